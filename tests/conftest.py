@@ -1,0 +1,38 @@
+"""Shared fixtures: one thread (tiny work is faster so), the embedded digits, a tiny recipe."""
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import pytest
+import torch
+from hypothesis import settings
+
+from torchcaps import data
+from torchcaps.models.registry import model_config
+from torchcaps.train.recipe import DataSpec, Recipe
+
+torch.set_num_threads(1)
+settings.register_profile("ci", deadline=None, max_examples=25, derandomize=True)
+settings.load_profile("ci")
+
+
+@pytest.fixture(scope="session")
+def digits() -> data.Dataset:
+    return data.load("digits")
+
+
+TINY_CAPSNET = {"channels": 8, "num_types": 2, "in_dim": 4, "out_dim": 4, "hidden": (16,)}
+TINY_CONVNET = {"channels": (4, 8), "strides": (1, 2), "kernel_size": 9, "hidden": ()}
+
+
+@pytest.fixture
+def tiny_recipe() -> Recipe:
+    """Two short epochs of a very small CapsNet: about two seconds."""
+    return Recipe(
+        name="tiny",
+        epochs=2,
+        batch_size=200,
+        data=DataSpec("digits", ("translate:2",)),
+        model=model_config("capsnet", **TINY_CAPSNET),
+    )

@@ -1,0 +1,80 @@
+"""torchcaps: capsule networks in PyTorch.
+
+The map: rooms in the order an image walks through them. A room imports only rooms with a smaller
+number; rooms of one number do not import each other.
+
+0 errors          the exception that is meant for a person
+0 functional      squash, safe norm, affine maps and warps, counter-based random draws
+1 data            data sets as uint8 tensors, whole on the device
+    dataset       Batch, Split, Dataset; the validation split
+    spec          NAME[:ARGUMENT][,key=value…], the grammar of names with options
+    source        finding and checking files
+    download      mirrors, resumable, through pooch
+    registry      data sets by name
+    digits        5,000 embedded MNIST digits
+    mnist         MNIST, Fashion-MNIST, KMNIST (idx files)
+    cifar         CIFAR-10 and -100
+    matlab        MATLAB 5 files, read with care
+    svhn          SVHN
+    smallnorb     smallNORB, novel azimuths, novel elevations
+    affnist       affNIST's original files
+    imagenette    Imagenette and Imagewoof
+    dsprites      dSprites
+    folder        the user's own images
+    generated     affnist-like, rotated, translated
+    multimnist    MultiMNIST and DiverseMultiMNIST
+    augment       sample parameters for each image, then apply them, batched
+    loader        training batches as a function of the step
+1 losses          functions of tensors; never import a model
+    classification, reconstruction
+2 routing         poses and weights in, parents out
+    dynamic, uniform
+3 layers          parameters and windows; call routing
+    stem, primary, dense, decoder
+4 models          images in, every intermediate by name out
+    base          ModelConfig, Output, saving and loading
+    registry      models by name
+    capsnet       CapsNet and its five switches
+    convnet       the ConvNets beside it
+5 train           one loop for all papers
+    recipe        one dataclass with the whole run in it
+    objectives    what a step minimises and an evaluation counts
+    optim         optimisers, the learning rate, the average of weights
+    checkpoint    files that survive a kill
+    run           the folder of a run
+    record        command, commit, device, versions; results/*.jsonl
+    progress      the progress display
+    diagnose      the layer where a loss stopped being finite
+    setup         what a run works with, built from its recipe
+    loop          the loop
+    finish        the test split, once
+    load          a model from a run, a folder or the hub
+    evaluate      a finished run on other data
+7 analysis        functions that return arrays, and functions that draw them
+    robustness    accuracy against a transformation
+    traverse      what one unit draws; reconstructions
+    routing       where each parent's input comes from
+    contact       contact sheets
+    tour          one image on its walk through a model
+8 experiments     recipes and the papers' tables
+    registry, tables, demo
+    robustness    Capsule Network is Not More Robust than Convolutional Network
+        table1
+8 explorer        what one looks at in a browser
+    page, report
+9 cli             the command line
+    commands, parse
+
+Letters: B batch · C,H,W channels, height, width · I children, J parents · D child pose size,
+E parent pose size · T iterations · N data-set size · Y classes · L positions · K kernel side.
+Child axis before parent axis, pose last: poses [B,I,D], weight [I,J,D,E], coupling [B,I,J].
+"""
+
+__version__ = "0.1.0"
+
+from torchcaps import data
+from torchcaps.models import create_model, list_models
+from torchcaps.train import Recipe, train
+from torchcaps.train.load import load
+
+__all__ = ["Recipe", "create_model", "data", "list_models", "load", "train"]

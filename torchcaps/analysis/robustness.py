@@ -1,0 +1,68 @@
+"""Accuracy against the size of a transformation."""
+
+from typing import Literal
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+
+from torchcaps.data import Split
+from torchcaps.functional import affine_matrix, warp
+from torchcaps.models import CapsuleModel
+
+Factor = Literal["rotation", "shear", "scale", "shift_x", "shift_y"]
+GRIDS: dict[str, tuple[float, ...]] = {
+    "rotation": tuple(range(-90, 91, 15)),
+    "shear": (-0.6, -0.4, -0.2, 0.0, 0.2, 0.4, 0.6),
+    "scale": (0.5, 0.65, 0.8, 1.0, 1.2, 1.35, 1.5),
+    "shift_x": (-8, -6, -4, -2, 0, 2, 4, 6, 8),
+    "shift_y": (-8, -6, -4, -2, 0, 2, 4, 6, 8),
+}
+
+
+def transformed(images: torch.Tensor, factor: Factor, amount: float) -> torch.Tensor:
+    """Every image under the same transformation. images [B,C,H,W] float -> [B,C,H,W]"""
+    ones = images.new_ones(len(images))
+    zeros = torch.zeros_like(ones)
+    values = {"rotation": zeros, "shear": zeros, "scale": ones, "shift_x": zeros, "shift_y": zeros}
+    values[factor] = ones * amount
+    scale = values["scale"][:, None].expand(-1, 2)
+    shift = torch.stack([values["shift_x"], values["shift_y"]], -1)
+    height, width = images.shape[2:]
+    return warp(
+        images, affine_matrix(values["rotation"], scale, values["shear"], shift), (height, width)
+    )
+
+
+@torch.no_grad()
+def accuracy_under(
+    model: CapsuleModel,
+    split: Split,
+    factor: Factor = "rotation",
+    grid: tuple[float, ...] | None = None,
+    batch_size: int = 500,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Accuracy at every point of a grid of degrees, shears, scales or pixels -> (grid, accuracy)"""
+    grid = GRIDS[factor] if grid is None else grid
+    model.eval()
+    accuracies = []
+    for amount in grid:
+        right = torch.zeros((), device=split.images.device)
+        for batch in split.batches(batch_size):
+            logits = model(transformed(batch.images, factor, amount), reconstruct=False).logits
+            right += (logits.argmax(-1) == batch.labels).sum()
+        accuracies.append(float(right) / len(split))
+    return np.asarray(grid), np.asarray(accuracies)
+
+
+def draw_accuracy_under(curves: dict[str, tuple[np.ndarray, np.ndarray]], factor: Factor) -> Figure:
+    """One line a model."""
+    figure = Figure(figsize=(6, 3.6), layout="constrained")
+    axes = figure.subplots()
+    for name, (grid, accuracy) in curves.items():
+        axes.plot(grid, 100 * accuracy, marker="o", markersize=4, label=name)
+    unit = {"rotation": "degrees", "shear": "", "scale": ""}.get(factor, "pixels")
+    axes.set(xlabel=f"{factor} {unit}".strip(), ylabel="test accuracy, %", ylim=(0, 101))
+    axes.grid(alpha=0.3)
+    axes.legend(frameon=False)
+    return figure

@@ -1,0 +1,38 @@
+"""The command line. Exit codes: 0 done, 1 failed, 2 wrong usage, 130 stopped by Ctrl-C."""
+
+import os
+import sys
+
+from torchcaps.errors import TorchcapsError
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Entry point; a traceback only with --debug."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in words
+    words = [w for w in words if w != "--debug"]
+    from torchcaps.cli.commands import run_command
+    from torchcaps.train.loop import Interrupted
+
+    try:
+        return run_command(words)
+    except TorchcapsError as error:
+        if debug:
+            raise
+        print(f"torchcaps: {error}", file=sys.stderr)
+        return 1
+    except Interrupted as stopped:
+        print(f"torchcaps: stopped. Go on with: torchcaps resume {stopped}", file=sys.stderr)
+        return 130
+    except KeyboardInterrupt:
+        print("torchcaps: stopped.", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:
+        if debug:
+            raise
+        text = str(error).strip().split("\n")[0]
+        print(f"torchcaps: {type(error).__name__}: {text}\nSee more with --debug.", file=sys.stderr)
+        return 1

@@ -1,0 +1,44 @@
+"""tyro's parsing with errors of one or two lines."""
+
+import contextlib
+import io
+import re
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tyro
+
+_FRAME = re.compile(r"^[│╭╰╮╯─ ]+|[│╭╰╮╯─ ]+$")
+
+
+class UsageError(SystemExit):
+    """Wrong words on the command line; its text was printed."""
+
+
+def parse(function: Callable[..., Any], words: Sequence[str], prog: str, **options: Any) -> Any:
+    """Call `function` with its arguments read from `words`."""
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            return tyro.cli(function, args=list(words), prog=prog, **options)
+    except SystemExit as stop:
+        if stop.code in (0, None):
+            raise
+        print(f"torchcaps: {_short(said.getvalue())}", file=sys.stderr)
+        print(f"See {prog} --help.", file=sys.stderr)
+        raise UsageError(2) from None
+
+
+def _short(text: str) -> str:
+    """The first paragraph inside tyro's frame, and the first option that it suggests."""
+    paragraphs: list[list[str]] = [[]]
+    for line in text.splitlines()[1:]:
+        if set(line.strip("│╭╰╮╯ ")) <= {"─"}:
+            paragraphs.append([])
+        else:
+            paragraphs[-1].append(_FRAME.sub("", line))
+    said = " ".join(paragraphs[0]).strip().rstrip(".")
+    if len(paragraphs) > 1 and paragraphs[1] and paragraphs[1][0].startswith("Perhaps"):
+        said += f". Did you mean {paragraphs[1][1].split()[0]}?"
+    return said

@@ -1,0 +1,41 @@
+"""Data sets as uint8 tensors, whole on the device: `torchcaps.data.load("digits")`."""
+
+from torchcaps.data import (
+    affnist,
+    cifar,
+    digits,
+    dsprites,
+    folder,
+    generated,
+    imagenette,
+    mnist,
+    multimnist,
+    smallnorb,
+    svhn,
+)
+from torchcaps.data.augment import Augment
+from torchcaps.data.dataset import Batch, Dataset, Split, hold_out
+from torchcaps.data.loader import Loader
+from torchcaps.data.registry import entries, load
+
+__all__ = [
+    "Augment",
+    "Batch",
+    "Dataset",
+    "Loader",
+    "Split",
+    "entries",
+    "hold_out",
+    "load",
+    "affnist",
+    "cifar",
+    "digits",
+    "dsprites",
+    "folder",
+    "generated",
+    "imagenette",
+    "mnist",
+    "multimnist",
+    "smallnorb",
+    "svhn",
+]

@@ -1,0 +1,220 @@
+"""Augmentation in two halves: sample parameters for each image, then apply them, batched.
+
+A recipe names them as text: ("crop:4", "flip"). Numbers come from counters (functional.draws), so
+image n is augmented in the same way on every device, rank and resume.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from torchcaps.data.dataset import Batch
+from torchcaps.data.spec import call, parse
+from torchcaps.errors import TorchcapsError, nearest
+from torchcaps.functional import affine_matrix, draws, translate, warp
+
+
+class Transform(Protocol):
+    """`sample` turns uniform draws [B,num_draws] into parameters [B,…]; `apply` uses them."""
+
+    num_draws: int
+
+    def sample(self, u: Tensor, images: Tensor) -> Tensor: ...
+    def apply(self, images: Tensor, parameters: Tensor) -> Tensor: ...
+
+
+@dataclass
+class Affine:
+    """Rotate, scale (both axes alike), shear, shift about the centre; bilinear, black outside."""
+
+    degrees: float = 0.0
+    shift: float = 0.0
+    """In pixels."""
+    min_scale: float = 1.0
+    max_scale: float = 1.0
+    shear: float = 0.0
+    num_draws = 5
+
+    def sample(self, u: Tensor, images: Tensor) -> Tensor:
+        spread = 2 * u - 1
+        scale = self.min_scale + (self.max_scale - self.min_scale) * u[:, 1:2].expand(-1, 2)
+        shift = self.shift * spread[:, 3:5]
+        return affine_matrix(self.degrees * spread[:, 0], scale, self.shear * spread[:, 2], shift)
+
+    def apply(self, images: Tensor, parameters: Tensor) -> Tensor:
+        height, width = images.shape[2:]
+        return warp(images, parameters, (height, width))
+
+
+@dataclass
+class Translate:
+    """Move by up to `pixels` whole pixels each way; black comes in."""
+
+    pixels: int
+    num_draws = 2
+
+    def sample(self, u: Tensor, images: Tensor) -> Tensor:
+        return (u * (2 * self.pixels + 1)).long() - self.pixels
+
+    def apply(self, images: Tensor, parameters: Tensor) -> Tensor:
+        return translate(images, parameters)
+
+
+@dataclass
+class Crop(Translate):
+    """Pad by `pixels` and cut the old size out at random: a translation by another name."""
+
+
+@dataclass
+class ResizedCrop:
+    """Cut out a rectangle of random area and aspect ratio and scale it to the image's size."""
+
+    min_area: float = 0.35
+    max_ratio: float = 4 / 3
+    num_draws = 4
+
+    def sample(self, u: Tensor, images: Tensor) -> Tensor:
+        area = self.min_area + (1 - self.min_area) * u[:, 0]
+        ratio = self.max_ratio ** (2 * u[:, 1] - 1)
+        size = torch.stack([(area * ratio).sqrt(), (area / ratio).sqrt()], -1).clamp(max=1)
+        pixels = torch.tensor(images.shape[:1:-1], device=u.device)
+        centre = (1 - size) * (u[:, 2:4] - 0.5) * pixels
+        # the forward map takes the rectangle's centre to the image's, and its sides to the borders
+        linear = torch.diag_embed(1 / size)
+        return torch.cat([linear, (-centre / size)[:, :, None]], -1)
+
+    def apply(self, images: Tensor, parameters: Tensor) -> Tensor:
+        height, width = images.shape[2:]
+        return warp(images, parameters, (height, width))
+
+
+@dataclass
+class Flip:
+    """Mirror left and right with probability `p`."""
+
+    p: float = 0.5
+    num_draws = 1
+
+    def sample(self, u: Tensor, images: Tensor) -> Tensor:
+        return u[:, 0] < self.p
+
+    def apply(self, images: Tensor, parameters: Tensor) -> Tensor:
+        return torch.where(parameters[:, None, None, None], images.flip(3), images)
+
+
+@dataclass
+class ColorJitter:
+    """Brightness, contrast, saturation by a factor in [1-x, 1+x]; hue by a turn in [-x, x]."""
+
+    brightness: float = 0.0
+    contrast: float = 0.0
+    saturation: float = 0.0
+    hue: float = 0.0
+    num_draws = 4
+
+    def sample(self, u: Tensor, images: Tensor) -> Tensor:
+        bounds = torch.tensor(
+            [self.brightness, self.contrast, self.saturation, self.hue], device=u.device
+        )
+        base = torch.tensor([1.0, 1.0, 1.0, 0.0], device=u.device)
+        return base + bounds * (2 * u - 1)
+
+    def apply(self, images: Tensor, parameters: Tensor) -> Tensor:
+        brightness, contrast, saturation, hue = (
+            p[:, None, None, None] for p in parameters.unbind(1)
+        )
+        images = (images * brightness).clamp(0, 1)
+        mean = _luma(images).mean((1, 2, 3), keepdim=True)
+        images = (mean + contrast * (images - mean)).clamp(0, 1)
+        if images.shape[1] == 3 and (self.saturation or self.hue):
+            grey = _luma(images)
+            images = (grey + saturation * (images - grey)).clamp(0, 1)
+            images = _turn_hue(images, hue)
+        return images
+
+
+def _luma(images: Tensor) -> Tensor:
+    if images.shape[1] != 3:
+        return images
+    red, green, blue = images.split(1, 1)
+    return 0.299 * red + 0.587 * green + 0.114 * blue
+
+
+def _turn_hue(images: Tensor, turn: Tensor) -> Tensor:
+    """Add `turn` (1 = the whole circle) to the hue in HSV."""
+    value, which = images.max(1, keepdim=True)
+    chroma = value - images.min(1, keepdim=True).values
+    red, green, blue = images.split(1, 1)
+    safe = chroma.clamp(min=1e-12)
+    sector = torch.stack([(green - blue) / safe, 2 + (blue - red) / safe, 4 + (red - green) / safe])
+    hue = sector.gather(0, which[None])[0] / 6 + turn
+    offset = torch.tensor([5.0, 3.0, 1.0], device=images.device)[None, :, None, None]
+    k = (offset + 6 * hue) % 6
+    return value - chroma * torch.minimum(k, 4 - k).clamp(0, 1)
+
+
+@dataclass
+class Erase:
+    """Blacken a rectangle of up to `area` of the image with probability `p`."""
+
+    p: float = 0.5
+    area: float = 0.25
+    num_draws = 5
+
+    def sample(self, u: Tensor, images: Tensor) -> Tensor:
+        """-> [B,4]: left, top, right, bottom in pixels."""
+        extent = torch.tensor(images.shape[:1:-1], device=u.device)
+        ratio = 2 ** (2 * u[:, 2] - 1)
+        area = self.area * u[:, 1] * (u[:, 0] < self.p)
+        size = torch.stack([(area * ratio).sqrt(), (area / ratio).sqrt()], -1).clamp(max=1) * extent
+        corner = u[:, 3:5] * (extent - size)
+        return torch.cat([corner, corner + size], -1).round().long()
+
+    def apply(self, images: Tensor, parameters: Tensor) -> Tensor:
+        height, width = images.shape[2:]
+        x, y = torch.arange(width, device=images.device), torch.arange(height, device=images.device)
+        left, top, right, bottom = (p[:, None] for p in parameters.unbind(1))
+        across, down = (x >= left) & (x < right), (y >= top) & (y < bottom)
+        return images * ~(down[:, None, :, None] & across[:, None, None, :])
+
+
+TRANSFORMS: dict[str, Callable[..., Transform]] = {
+    "affine": Affine,
+    "crop": Crop,
+    "resized-crop": ResizedCrop,
+    "flip": Flip,
+    "color-jitter": ColorJitter,
+    "translate": Translate,
+    "erase": Erase,
+}
+
+
+class Augment:
+    """A chain of transforms named as text: Augment(("crop:4", "flip", "affine:degrees=10"))."""
+
+    def __init__(self, names: tuple[str, ...]):
+        self.transforms: list[Transform] = []
+        for text in names:
+            name = parse(text)[0]
+            if name not in TRANSFORMS:
+                hint = nearest(name, list(TRANSFORMS))
+                raise TorchcapsError(f"There is no augmentation {name!r}. {hint}")
+            self.transforms.append(call(TRANSFORMS[name], text))
+
+    def __call__(self, batch: Batch, seed: int, number: Tensor) -> Batch:
+        """`number` [B] counts samples over the whole run; images of overlapping objects follow."""
+        # another seed than the one that rendered the images, so that the draws do not repeat
+        u = draws(~seed, number, sum(t.num_draws for t in self.transforms))
+        images, targets, column = batch.images, batch.targets, 0
+        for transform in self.transforms:
+            part = u[:, column : column + transform.num_draws]
+            column += transform.num_draws
+            parameters = transform.sample(part, images)
+            images = transform.apply(images, parameters)
+            if targets is not None and not isinstance(transform, ColorJitter | Erase):
+                objects = [transform.apply(t, parameters) for t in targets.unbind(1)]
+                targets = torch.stack(objects, 1)
+        return replace(batch, images=images, targets=targets)

@@ -1,0 +1,130 @@
+"""CIFAR-10 and CIFAR-100: the binary version and the python version."""
+
+import io
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from torchcaps.data.dataset import Dataset, Split, with_validation
+from torchcaps.data.download import fetch
+from torchcaps.data.registry import register
+from torchcaps.data.source import Remote, missing, read_bytes
+from torchcaps.errors import TorchcapsError
+
+_HOST = "https://www.cs.toronto.edu/~kriz"
+CIFAR10 = (
+    Remote(
+        "cifar-10-binary.tar.gz",
+        "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
+        (f"{_HOST}/cifar-10-binary.tar.gz",),
+        unpack_to="cifar-10-batches-bin",
+    ),
+)
+CIFAR100 = (
+    Remote(
+        "cifar-100-binary.tar.gz",
+        "58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
+        (f"{_HOST}/cifar-100-binary.tar.gz",),
+        unpack_to="cifar-100-binary",
+    ),
+)
+_BATCHES = [f"data_batch_{i}" for i in range(1, 6)]
+_CIFAR10_SHA256 = {
+    "data_batch_1.bin": "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5",
+    "data_batch_2.bin": "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed",
+    "data_batch_3.bin": "bbe8596564c0f86427f876058170b84dac6670ddf06d79402899d93ceea26f67",
+    "data_batch_4.bin": "014e562d6e23c72197cc727519169a60359f5eccd8945ad5a09d710285ff4e48",
+    "data_batch_5.bin": "755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add",
+    "test_batch.bin": "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b",
+}
+
+
+def read_binary(path: Path, label_bytes: int, expected_sha256: str | None = None) -> Split:
+    """Rows of `label_bytes` labels (the last one counts) and 3x32x32 planar pixels."""
+    data = np.frombuffer(read_bytes(path, expected_sha256), np.uint8)
+    row = label_bytes + 3072
+    if not len(data) or len(data) % row:
+        raise TorchcapsError(f"{path}: {len(data)} bytes are not rows of {row}.")
+    rows = torch.from_numpy(data.reshape(-1, row).copy())
+    return Split(
+        rows[:, label_bytes:].reshape(-1, 3, 32, 32).clone(), rows[:, label_bytes - 1].long()
+    )
+
+
+class _ArraysOnly(pickle.Unpickler):
+    """Unpickles numpy arrays in lists and dicts; any other class or function is refused."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module in ("numpy.core.multiarray", "numpy._core.multiarray") and name == "_reconstruct":
+            return np.empty(0).__reduce__()[0]
+        if (module, name) in (("numpy", "ndarray"), ("numpy", "dtype")):
+            return getattr(np, name)
+        if (module, name) == ("_codecs", "encode"):
+            return lambda text, encoding="latin1": text.encode("latin1")
+        raise pickle.UnpicklingError(f"refused {module}.{name}")
+
+
+def read_python(path: Path, label_key: bytes) -> Split:
+    """One batch of the python version; arrays, lists, dicts and strings only, nothing is run."""
+    try:
+        raw = _ArraysOnly(io.BytesIO(read_bytes(path)), encoding="bytes").load()
+        content = {k if isinstance(k, bytes) else k.encode(): v for k, v in raw.items()}
+        pixels, labels = np.asarray(content[b"data"]), np.asarray(content[label_key])
+    except TorchcapsError:
+        raise
+    except Exception as error:  # a hostile pickle can raise anything; none of it is ours to explain
+        raise TorchcapsError(
+            f"{path}: not a CIFAR batch ({type(error).__name__}: {error})."
+        ) from None
+    good = pixels.dtype == np.uint8 and pixels.ndim == 2 and pixels.shape[1] == 3072
+    if not good or labels.shape != pixels.shape[:1] or labels.dtype.kind not in "iu":
+        raise TorchcapsError(f"{path}: not rows of 3072 bytes with a label each.")
+    images = torch.from_numpy(pixels.reshape(-1, 3, 32, 32).copy())
+    return Split(images, torch.from_numpy(labels.astype(np.int64)))
+
+
+def _join(parts: list[Split]) -> Split:
+    return Split(torch.cat([p.images for p in parts]), torch.cat([p.labels for p in parts]))
+
+
+def _checked(name: str, classes: tuple[str, ...], train: Split, test: Split, seed: int) -> Dataset:
+    if max(int(train.labels.max()), int(test.labels.max())) >= len(classes):
+        raise TorchcapsError(f"{name}: a label is not below {len(classes)}.")
+    return with_validation(name, train, test, classes, seed=seed)
+
+
+@register("cifar10", "60,000 photographs in 10 classes, 32x32x3", CIFAR10)
+def cifar10(root: Path, *, seed: int) -> Dataset:
+    classes = tuple("airplane automobile bird cat deer dog frog horse ship truck".split())
+    python, binary = root / "cifar-10-batches-py", root / "cifar-10-batches-bin"
+    if python.exists() and not binary.exists():
+        parts = [read_python(python / name, b"labels") for name in (*_BATCHES, "test_batch")]
+    else:
+        if not binary.exists():
+            fetch("cifar10", root, CIFAR10)
+        names = [f"{name}.bin" for name in (*_BATCHES, "test_batch")]
+        if not all((binary / name).exists() for name in names):
+            raise missing("cifar10", root, CIFAR10)
+        parts = [read_binary(binary / name, 1, _CIFAR10_SHA256[name]) for name in names]
+    return _checked("cifar10", classes, _join(parts[:-1]), parts[-1], seed)
+
+
+@register("cifar100", "60,000 photographs in 100 classes, 32x32x3", CIFAR100)
+def cifar100(root: Path, *, seed: int) -> Dataset:
+    classes = tuple(f"class {i}" for i in range(100))
+    python, binary = root / "cifar-100-python", root / "cifar-100-binary"
+    if python.exists() and not binary.exists():
+        train, test = (read_python(python / name, b"fine_labels") for name in ("train", "test"))
+    else:
+        if not binary.exists():
+            fetch("cifar100", root, CIFAR100)
+        if not all((binary / name).exists() for name in ("train.bin", "test.bin")):
+            raise missing("cifar100", root, CIFAR100)
+        train, test = (read_binary(binary / name, 2) for name in ("train.bin", "test.bin"))
+    names = binary / "fine_label_names.txt"
+    if names.exists() and len(words := names.read_text().split()) == 100:
+        classes = tuple(words)
+    return _checked("cifar100", classes, train, test, seed)

@@ -1,0 +1,128 @@
+"""What a data set is here: uint8 tensors that fit on the device, in three splits."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from torchcaps.errors import TorchcapsError
+from torchcaps.functional import draws
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What a step sees.
+
+    images [B,C,H,W] float in [0,1]; labels [B], or [B,2] where two objects overlap (-1: none);
+    targets [B,2,C,H,W] float: the image of each labelled object, where they overlap.
+    """
+
+    images: Tensor
+    labels: Tensor
+    targets: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, rows: slice) -> "Batch":
+        targets = None if self.targets is None else self.targets[rows]
+        return Batch(self.images[rows], self.labels[rows], targets)
+
+
+@dataclass(frozen=True)
+class Split:
+    """Images [N,C,H,W] uint8, labels [N] (or [N,2]; -1: none), and what else is known of each."""
+
+    images: Tensor
+    labels: Tensor
+    factors: dict[str, Tensor] = field(default_factory=dict)
+    targets: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, rows: Tensor | slice) -> "Split":
+        targets = None if self.targets is None else self.targets[rows]
+        factors = {name: values[rows] for name, values in self.factors.items()}
+        return Split(self.images[rows], self.labels[rows], factors, targets)
+
+    def to(self, device: torch.device | str) -> "Split":
+        targets = None if self.targets is None else self.targets.to(device)
+        factors = {name: values.to(device) for name, values in self.factors.items()}
+        return Split(self.images.to(device), self.labels.to(device), factors, targets)
+
+    def batch(self, rows: Tensor | slice) -> Batch:
+        part = self[rows]
+        targets = None if part.targets is None else part.targets.float() / 255
+        return Batch(part.images.float() / 255, part.labels, targets)
+
+    def batches(self, size: int) -> Iterator[Batch]:
+        """The whole split in order, the last batch as short as it comes."""
+        for start in range(0, len(self), size):
+            yield self.batch(slice(start, start + size))
+
+
+Render = Callable[[Split, Tensor, Tensor], Batch]
+"""(base split, rows [B], sample numbers [B]) -> Batch: how a generated set draws images."""
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Three splits and what a model must know of them.
+
+    `render` belongs to generated sets: their train split holds the base images, and each training
+    sample is drawn from them when it is asked for, `copies` samples an image and epoch.
+    """
+
+    name: str
+    train: Split
+    val: Split
+    test: Split
+    classes: tuple[str, ...]
+    note: str = ""
+    render: Render | None = None
+    copies: int = 1
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        channels, height, width = self.val.images.shape[1:]
+        return channels, height, width
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.classes)
+
+    def to(self, device: torch.device | str) -> "Dataset":
+        return replace(
+            self, train=self.train.to(device), val=self.val.to(device), test=self.test.to(device)
+        )
+
+
+def hold_out(labels: Tensor, fraction: float = 0.1, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Rows to keep and rows to hold out: the same fraction of every class, the same for a seed.
+
+    labels [N] -> kept rows, held-out rows, both in ascending order
+    """
+    order = draws(seed, torch.arange(len(labels)), 1)[:, 0].argsort(stable=True)
+    held = []
+    for label in labels.unique().tolist():
+        rows = order[labels[order] == label]
+        held.append(rows[: round(fraction * len(rows))])
+    mask = torch.zeros(len(labels), dtype=torch.bool)
+    mask[torch.cat(held)] = True
+    return (~mask).nonzero()[:, 0], mask.nonzero()[:, 0]
+
+
+def with_validation(
+    name: str, train: Split, test: Split, classes: tuple[str, ...], *, seed: int, note: str = ""
+) -> Dataset:
+    """A data set whose authors named no validation split: a tenth of train becomes one."""
+    if len(train) < 2 or len(test) < 1:
+        raise TorchcapsError(
+            f"{name}: {len(train)} training and {len(test)} test images are too few."
+        )
+    kept, held = hold_out(train.labels, seed=seed)
+    if not len(held):  # fewer than five images in every class
+        kept, held = kept[:-1], kept[-1:]
+    return Dataset(name, train[kept], train[held], test, classes, note)

@@ -1,0 +1,51 @@
+"""dSprites: 737,280 drawings of three shapes under five factors, each drawing once."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from torchcaps.data.dataset import Dataset, Split
+from torchcaps.data.download import fetch
+from torchcaps.data.registry import register
+from torchcaps.data.source import Remote, read_bytes, read_npz
+from torchcaps.errors import TorchcapsError
+from torchcaps.functional import draws
+
+_FILE = "dsprites_ndarray_co1sh3sc6or40x32y32_64x64.npz"
+DSPRITES = (
+    Remote(
+        f"dsprites/{_FILE}",
+        "857dc001287e8efa226e0025fac6b29e5745c621b380b0d3363e4e33f4e28fa2",
+        (f"https://github.com/google-deepmind/dsprites-dataset/raw/master/{_FILE}",),
+    ),
+)
+
+
+def read_dsprites(path: Path) -> Split:
+    """Images as 0 or 255, the shape as the label, the other factors; nothing is unpickled."""
+    arrays = read_npz(path, ("imgs", "latents_classes"))
+    images, factors = arrays["imgs"], arrays["latents_classes"]
+    good = images.dtype == np.uint8 and images.ndim == 3 and factors.shape == (len(images), 6)
+    if not good or factors.dtype.kind not in "iu" or factors[:, 1].max(initial=0) > 2:
+        raise TorchcapsError(f"{path}: not images with six factors each.")
+    names = ("scale", "orientation", "x", "y")
+    columns = torch.from_numpy(factors.astype(np.int64))
+    known = {name: columns[:, i + 2].clone() for i, name in enumerate(names)}
+    return Split(torch.from_numpy(images)[:, None] * 255, columns[:, 1].clone(), known)
+
+
+@register("dsprites", "737,280 drawings of three shapes under five factors, 64x64", DSPRITES)
+def dsprites(root: Path, *, seed: int) -> Dataset:
+    """The label is the shape; 80 / 10 / 10 % of the drawings, by the seed."""
+    path = root / DSPRITES[0].path
+    if not path.exists():
+        fetch("dsprites", root, DSPRITES)
+    read_bytes(path, DSPRITES[0].sha256)
+    whole = read_dsprites(path)
+    order = draws(seed, torch.arange(len(whole)), 1)[:, 0].argsort(stable=True)
+    tenth = len(whole) // 10
+    test, val, train = order[:tenth], order[tenth : 2 * tenth], order[2 * tenth :]
+    return Dataset(
+        "dsprites", whole[train], whole[val], whole[test], ("square", "ellipse", "heart")
+    )

@@ -1,0 +1,145 @@
+"""Sets drawn from a base set of one-channel images: affnist-like, rotated, translated.
+
+Sample n of a set depends on the seed and on n alone, so it is the same on every device. Validation
+and test images are drawn once; training images are drawn afresh in every epoch.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from torchcaps.data.dataset import Batch, Dataset, Split
+from torchcaps.data.registry import load, register
+from torchcaps.errors import TorchcapsError
+from torchcaps.functional import affine_matrix, draws, translate, warp
+
+Draw = Callable[[Tensor, Tensor], tuple[Tensor, dict[str, Tensor]]]
+"""(images [B,1,H,W] float, uniform draws [B,7]) -> (images, the pose of each by name)"""
+
+_NUM_DRAWS = 7
+
+
+@dataclass(frozen=True)
+class _Fresh:
+    """Draws training images when they are asked for."""
+
+    draw: Draw
+    seed: int
+
+    def __call__(self, split: Split, rows: Tensor, number: Tensor) -> Batch:
+        images = split.images[rows].float() / 255
+        return Batch(self.draw(images, draws(self.seed, number, _NUM_DRAWS))[0], split.labels[rows])
+
+
+def _fixed(split: Split, draw: Draw, seed: int, copies: int) -> Split:
+    images, labels, factors = [], [], []
+    for number in torch.arange(len(split) * copies).split(8192):
+        rows = number % len(split)
+        drawn, pose = draw(split.images[rows].float() / 255, draws(seed, number, _NUM_DRAWS))
+        images.append((drawn * 255).round().to(torch.uint8))
+        labels.append(split.labels[rows])
+        factors.append(pose)
+    joined = {name: torch.cat([pose[name] for pose in factors]) for name in factors[0]}
+    return Split(torch.cat(images), torch.cat(labels), joined)
+
+
+def grey_base(root: Path, base: str, seed: int) -> Dataset:
+    """The base set of a generated one."""
+    data = load(base, root, seed=seed)
+    if data.render is not None or data.image_shape[0] != 1:
+        raise TorchcapsError(
+            f"{base!r} cannot be a base: it must be a plain set of one-channel images."
+        )
+    return data
+
+
+def _generate(name: str, root: Path, base: str, seed: int, draw: Draw, copies: int = 1) -> Dataset:
+    if copies < 1:
+        raise TorchcapsError(f"{name}: copies={copies} leaves no image.")
+    data = grey_base(root, base, seed)
+    return Dataset(
+        f"{name}:{base}",
+        data.train,
+        _fixed(data.val, draw, 3 * seed + 1, 1),
+        _fixed(data.test, draw, 3 * seed + 2, copies),
+        data.classes,
+        f"drawn from {data.name}",
+        _Fresh(draw, 3 * seed),
+    )
+
+
+def affnist_draw(size: int = 40, shift: float = 8) -> Draw:
+    """affNIST's transforms: 20 degrees, shear 0.2, scale 0.8 to 1.2 an axis, 8 px, bilinear."""
+    max_shift = shift
+
+    def draw(images: Tensor, u: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        spread = 2 * u - 1
+        degrees, shear = 20 * spread[:, 0], 0.2 * spread[:, 1]
+        scale, shift = 1 + 0.2 * spread[:, 2:4], max_shift * spread[:, 4:6]
+        drawn = warp(images, affine_matrix(degrees, scale, shear, shift), size)
+        return drawn, {
+            "degrees": degrees,
+            "shear": shear,
+            "scale_x": scale[:, 0],
+            "scale_y": scale[:, 1],
+            "shift_x": shift[:, 0],
+            "shift_y": shift[:, 1],
+        }
+
+    return draw
+
+
+def rotated_draw(degrees: float, fixed: bool = False) -> Draw:
+    def draw(images: Tensor, u: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        angle = torch.full_like(u[:, 0], degrees) if fixed else degrees * (2 * u[:, 0] - 1)
+        ones, zeros = torch.ones_like(u[:, :2]), torch.zeros_like(u[:, :2])
+        height, width = images.shape[2:]
+        matrix = affine_matrix(angle, ones, zeros[:, 0], zeros)
+        return warp(images, matrix, (height, width)), {"degrees": angle}
+
+    return draw
+
+
+def translated_draw(size: int, max_shift: int) -> Draw:
+    def draw(images: Tensor, u: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        shift = (u[:, :2] * (2 * max_shift + 1)).floor().long() - max_shift
+        return translate(images, shift, (size, size)), {
+            "shift_x": shift[:, 0],
+            "shift_y": shift[:, 1],
+        }
+
+    return draw
+
+
+@register("affnist-like", "affNIST's transforms drawn on a base: affnist-like:mnist[,copies=32]")
+def affnist_like(
+    root: Path,
+    base: str = "mnist",
+    *,
+    seed: int,
+    copies: int = 32,
+    size: int = 40,
+    shift: float = 8,
+) -> Dataset:
+    """`copies` drawings of each test digit; the defaults are the original's."""
+    return _generate("affnist-like", root, base, seed, affnist_draw(size, shift), copies)
+
+
+@register("rotated", "a base turned at random: rotated:mnist,degrees=45[,fixed=true]")
+def rotated(
+    root: Path, base: str = "mnist", *, seed: int, degrees: float = 45, fixed: bool = False
+) -> Dataset:
+    """Uniform in [-degrees, degrees], counter-clockwise as seen; or each by exactly `degrees`."""
+    return _generate("rotated", root, base, seed, rotated_draw(degrees, fixed))
+
+
+@register("translated", "a base placed at random on 40x40: translated:mnist[,size=40]")
+def translated(root: Path, base: str = "mnist", *, seed: int, size: int = 40) -> Dataset:
+    """Every position at which the whole image stays on the canvas is equally likely."""
+    side = max(grey_base(root, base, seed).image_shape[1:])
+    if size < side:
+        raise TorchcapsError(f"translated: size={size} is smaller than the images ({side}).")
+    return _generate("translated", root, base, seed, translated_draw(size, (size - side) // 2))

@@ -1,0 +1,51 @@
+"""Data sets by name: `load("mnist")`, `load("rotated:digits,degrees=30")`."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from torchcaps.data.dataset import Dataset
+from torchcaps.data.source import Remote, default_root
+from torchcaps.data.spec import call, parse
+from torchcaps.errors import TorchcapsError, nearest
+
+
+@dataclass(frozen=True)
+class Entry:
+    name: str
+    summary: str
+    load: Callable[..., Dataset]
+    remotes: tuple[Remote, ...]
+
+
+_ENTRIES: dict[str, Entry] = {}
+
+
+def register(name: str, summary: str, remotes: tuple[Remote, ...] = ()):
+    """Put a loader `(root, [argument], *, seed, …) -> Dataset` under a name."""
+
+    def add(function: Callable[..., Dataset]) -> Callable[..., Dataset]:
+        _ENTRIES[name] = Entry(name, summary, function, remotes)
+        return function
+
+    return add
+
+
+def entries() -> list[Entry]:
+    return [_ENTRIES[name] for name in sorted(_ENTRIES)]
+
+
+def entry(text: str) -> Entry:
+    name = parse(text)[0]
+    if name not in _ENTRIES:
+        raise TorchcapsError(f"There is no data set {name!r}. {nearest(name, list(_ENTRIES))}")
+    return _ENTRIES[name]
+
+
+def load(name: str, root: str | Path | None = None, *, seed: int = 0) -> Dataset:
+    """A data set by name, with options after commas: `rotated:digits,degrees=30`.
+
+    `seed` decides the held-out validation images and, in generated sets, what is drawn.
+    """
+    folder = Path(root).expanduser() if root else default_root()
+    return call(entry(name).load, name, folder, seed=seed)

@@ -1,0 +1,133 @@
+"""smallNORB: 50 toys under 9 elevations, 18 azimuths and 6 lightings, stereo pairs 96x96.
+
+Reads the six original `.mat` files (a format of their own, not MATLAB's) or `smallnorb.npz`, a copy
+through JPEG whose train half carries no pose labels.
+"""
+
+import struct
+from math import prod
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from torchcaps.data.dataset import Dataset, Split, hold_out, with_validation
+from torchcaps.data.download import fetch
+from torchcaps.data.registry import register
+from torchcaps.data.source import Remote, find, missing, read_bytes, read_npz
+from torchcaps.errors import TorchcapsError
+
+CLASSES = ("animal", "human", "plane", "truck", "car")
+_HOST = "https://cs.nyu.edu/~ylclab/data/norb-v1.0-small"
+_TRAIN, _TEST = (
+    "smallnorb-5x46789x9x18x6x2x96x96-training",
+    "smallnorb-5x01235x9x18x6x2x96x96-testing",
+)
+SMALLNORB = tuple(
+    Remote(f"smallnorb/{name}.mat.gz", checksum, (f"{_HOST}/{name}.mat.gz",))
+    for name, checksum in (
+        (f"{_TRAIN}-dat", "5ffd6272a07d32695ee1082a26a41a93a37aab8c28da047f8c34ed348d214873"),
+        (f"{_TRAIN}-cat", "2784e542c1922060691090952b6cd6278879a216c90f81476f0f00256d42cdaa"),
+        (f"{_TRAIN}-info", "de7eb932ebe7a4ee16217fead60660d0eb3d23632c2f4d1c51f88c501c17bf32"),
+        (f"{_TEST}-dat", "cf7104eed3e51174d2f65b66d1e5878b9da233b886f161b0d88f4510ba2c7474"),
+        (f"{_TEST}-cat", "ecaf6d5bb8c3bc5eab9cf0258f6d2198dd474e016e374836fc097f2e5ff509ff"),
+        (f"{_TEST}-info", "16adf314226327ee006d1a44db8cfef52773c06c829951d5653a9f6f310248a2"),
+    )
+)
+_KINDS = {0x1E3D4C55: np.dtype("u1"), 0x1E3D4C54: np.dtype("<i4")}
+SEEN_AZIMUTHS = (0, 2, 4, 30, 32, 34)
+SEEN_ELEVATIONS = (0, 1, 2)
+
+
+def read_norb(path: Path) -> np.ndarray:
+    """One `.mat` file of NORB: magic, number of dimensions, at least three sizes, the values."""
+    data = read_bytes(path)
+    if len(data) < 20:
+        raise TorchcapsError(f"{path}: not a NORB matrix.")
+    magic, num_dims = struct.unpack("<Ii", data[:8])
+    if magic not in _KINDS or not 1 <= num_dims <= 6 or len(data) < 8 + 4 * max(3, num_dims):
+        raise TorchcapsError(f"{path}: not a NORB matrix of bytes or 32-bit integers.")
+    header = 8 + 4 * max(3, num_dims)
+    shape = struct.unpack(f"<{num_dims}i", data[8 : 8 + 4 * num_dims])
+    kind = _KINDS[magic]
+    if min(shape) < 0 or len(data) - header != prod(shape) * kind.itemsize:
+        raise TorchcapsError(f"{path}: its header says {shape}, the file is of another size.")
+    return np.frombuffer(data, kind, offset=header).reshape(shape)
+
+
+def _original(root: Path, stem: str) -> Split:
+    parts = []
+    for kind in ("dat", "cat", "info"):
+        path = find(root, f"smallnorb/{stem}-{kind}.mat")
+        if path is None:
+            raise missing("smallnorb", root, SMALLNORB)
+        parts.append(read_norb(path))
+    images, category, info = parts
+    good = images.dtype == np.uint8 and images.ndim == 4 and images.shape[1] == 2
+    if not good or category.shape != images.shape[:1] or info.shape != (len(images), 4):
+        raise TorchcapsError(f"{root / 'smallnorb'}: the {stem} files do not belong together.")
+    names = ("instance", "elevation", "azimuth", "lighting")
+    factors = {n: torch.from_numpy(info[:, i].astype(np.int64)) for i, n in enumerate(names)}
+    return Split(
+        torch.from_numpy(images.copy()), torch.from_numpy(category.astype(np.int64)), factors
+    )
+
+
+def _copy(path: Path, part: str) -> Split:
+    arrays = read_npz(path, (f"{part}_images", f"{part}_category"))
+    images, labels = arrays[f"{part}_images"], arrays[f"{part}_category"]
+    factors = {
+        name: torch.from_numpy(arrays[f"{part}_{name}"].astype(np.int64))
+        for name in ("instance", "elevation", "azimuth", "lighting")
+        if f"{part}_{name}" in arrays
+    }
+    if images.dtype != np.uint8 or images.ndim != 4 or labels.shape != images.shape[:1]:
+        raise TorchcapsError(f"{path}: images and labels do not belong together.")
+    if "azimuth" in factors:
+        factors["azimuth"] *= 2  # the copy counts the 18 azimuths; the originals say 0, 2, …, 34
+    return Split(torch.from_numpy(images), torch.from_numpy(labels.astype(np.int64)), factors)
+
+
+def _halves(root: Path) -> tuple[Split, Split, str]:
+    copy = root / "smallnorb/smallnorb.npz"
+    if find(root, f"smallnorb/{_TRAIN}-dat.mat") is None and not copy.exists():
+        fetch("smallnorb", root, SMALLNORB)
+    if find(root, f"smallnorb/{_TRAIN}-dat.mat"):
+        return _original(root, _TRAIN), _original(root, _TEST), "the original files"
+    return _copy(copy, "train"), _copy(copy, "test"), "a copy through JPEG quality 75"
+
+
+@register("smallnorb", "48,600 stereo pairs of toys with pose labels, 96x96", SMALLNORB)
+def smallnorb(root: Path, *, seed: int) -> Dataset:
+    train, test, note = _halves(root)
+    return with_validation("smallnorb", train, test, CLASSES, seed=seed, note=note)
+
+
+def _novel(root: Path, seed: int, factor: str, seen: tuple[int, ...]) -> Dataset:
+    """Train and validate on seen views, test on the others: validation never sees a novel view.
+
+    The originals give the views of the train half for training and those of the test half for
+    testing; the copy knows poses in its test half alone, so instances of that half are held apart.
+    """
+    train, test, note = _halves(root)
+    views = torch.tensor(seen)
+    if factor not in train.factors:
+        last = test.factors["instance"] == test.factors["instance"].max()
+        train, test = test[~last], test[last]
+        note += "; both halves are of its test half, one toy of each category held out for testing"
+    train = train[torch.isin(train.factors[factor], views)]
+    novel = test[~torch.isin(test.factors[factor], views)]
+    kept, held = hold_out(train.labels, seed=seed)
+    return Dataset(f"smallnorb-{factor}", train[kept], train[held], novel, CLASSES, note)
+
+
+@register("smallnorb-azimuth", "smallNORB, tested on azimuths that training never saw", SMALLNORB)
+def smallnorb_azimuth(root: Path, *, seed: int) -> Dataset:
+    return _novel(root, seed, "azimuth", SEEN_AZIMUTHS)
+
+
+@register(
+    "smallnorb-elevation", "smallNORB, tested on elevations that training never saw", SMALLNORB
+)
+def smallnorb_elevation(root: Path, *, seed: int) -> Dataset:
+    return _novel(root, seed, "elevation", SEEN_ELEVATIONS)

@@ -1,0 +1,60 @@
+"""The little grammar of names with options: NAME[:ARGUMENT][,key=value…].
+
+`rotated:digits,degrees=30`, `crop:4`, `folder:photos,size=64`: data sets and augmentations.
+"""
+
+import inspect
+import re
+from collections.abc import Callable
+from typing import Any, get_type_hints
+
+from torchcaps.errors import TorchcapsError, nearest
+
+_OPTION = re.compile(r",([A-Za-z_][A-Za-z0-9_]*)=([^,]*)$")
+
+
+def parse(text: str) -> tuple[str, str | None, dict[str, str]]:
+    """'rotated:digits,degrees=30' -> ('rotated', 'digits', {'degrees': '30'})"""
+    options: dict[str, str] = {}
+    while found := _OPTION.search(text):
+        options[found[1]] = found[2]
+        text = text[: found.start()]
+    name, colon, argument = text.partition(":")
+    if found := re.fullmatch(r"([A-Za-z_][A-Za-z0-9_]*)=([^,]*)", argument):
+        options[found[1]], colon = found[2], ""  # crop:pixels=4 is crop:4
+    return name, argument if colon else None, dict(reversed(options.items()))
+
+
+def call(function: Callable[..., Any], text: str, *fixed: Any, **known: Any) -> Any:
+    """Call `function(*fixed, [argument], **known, **options)` with options read by annotation."""
+    name, argument, options = parse(text)
+    hints = get_type_hints(function.__init__ if inspect.isclass(function) else function)
+    parameters = list(inspect.signature(function).parameters.values())
+    positional = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD][len(fixed) :]
+    if argument is not None:
+        if not positional:
+            raise TorchcapsError(f"{name!r} takes no argument after the colon: {text!r}.")
+        options = {positional[0].name: argument, **options}
+    choices = [p.name for p in parameters[len(fixed) :] if p.name not in known]
+    values = {}
+    for key, value in options.items():
+        if key not in choices:
+            hint = nearest(key, choices) if choices else "It takes none."
+            raise TorchcapsError(f"{name!r} has no option {key!r}. {hint}")
+        try:
+            values[key] = _convert(value, hints[key])
+        except ValueError:
+            kind = getattr(hints[key], "__name__", str(hints[key]))
+            raise TorchcapsError(f"{name!r}: {key}={value!r} is not of type {kind}.") from None
+    missing = [p.name for p in positional if p.default is p.empty and p.name not in values]
+    if missing:
+        raise TorchcapsError(f"{name!r} needs an argument: {name}:{missing[0].upper()}.")
+    return function(*fixed, **known, **values)
+
+
+def _convert(value: str, kind: Any) -> Any:
+    if kind is bool:
+        if value.lower() not in ("true", "false"):
+            raise ValueError(value)
+        return value.lower() == "true"
+    return kind(value) if kind in (int, float) else value

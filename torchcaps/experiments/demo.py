@@ -1,0 +1,61 @@
+"""`make demo`: a small CapsNet and a small ConvNet-Avg on the embedded digits."""
+
+from pathlib import Path
+
+from rich.console import Console
+
+from torchcaps.experiments.registry import get_recipe, recipe
+from torchcaps.models.registry import model_config
+from torchcaps.train.loop import start
+from torchcaps.train.recipe import (
+    DataSpec,
+    LossSpec,
+    OptimiserSpec,
+    Recipe,
+    ScheduleSpec,
+)
+from torchcaps.train.run import Run
+
+CLEAN, TRANSFORMED = "digits", "affnist-like:digits,size=28,shift=2,copies=4"
+
+
+def _recipe(row: str, model: str, loss: str, epochs: int, lr: float) -> Recipe:
+    return Recipe(
+        row=row,
+        epochs=epochs,
+        batch_size=50,
+        data=DataSpec(CLEAN, ("translate:2",)),
+        evaluate=(TRANSFORMED,),
+        model=model_config(model),
+        loss=LossSpec("margin" if loss == "margin" else "cross_entropy"),
+        optimiser=OptimiserSpec("adam", lr=lr),
+        schedule=ScheduleSpec("one_cycle"),
+    )
+
+
+@recipe("demo/capsnet")
+def capsnet() -> Recipe:
+    """A narrow CapsNet on 4,000 digits: above 97 % in about a minute on two cores.
+
+    torchcaps train demo/capsnet
+    """
+    return _recipe("CapsNet", "capsnet-small", "margin", 8, 3e-3)
+
+
+@recipe("demo/convnet-avg")
+def convnet_avg() -> Recipe:
+    """ConvNet-Avg of the same width on 4,000 digits: above 97 % in about a minute on two cores.
+
+    torchcaps train demo/convnet-avg
+    """
+    return _recipe("ConvNet-Avg", "convnet-avg-small", "cross_entropy", 14, 4e-3)
+
+
+def run_demo(folder: Path, console: Console) -> list[Run]:
+    """Train both, one after the other, into subfolders."""
+    runs = []
+    for name in ("demo/capsnet", "demo/convnet-avg"):
+        chosen = get_recipe(name)
+        console.print(f"[bold]{chosen.row}[/bold]  {(name)}")
+        runs.append(start(chosen, folder / name.rpartition("/")[2], console))
+    return runs

@@ -1,0 +1,186 @@
+"""One self-contained HTML file about one run or several side by side."""
+
+import base64
+import html
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from torchcaps.analysis import (
+    accuracy_under,
+    draw_accuracy_under,
+    draw_coupling,
+    draw_traversal,
+    reconstructions,
+    routing_map,
+    traverse,
+)
+from torchcaps.analysis.traverse import draw_reconstructions
+from torchcaps.data import Dataset
+from torchcaps.data import load as load_data
+from torchcaps.explorer.page import page
+from torchcaps.models import CapsuleModel
+from torchcaps.train.load import load
+from torchcaps.train.run import Run
+
+
+class _Section:
+    """A heading, figures that are also kept as files, and what to see in them."""
+
+    def __init__(self, title: str, words: str, figures: dict[str, Figure]):
+        self.title, self.words, self.figures = title, words, figures
+
+    def html(self) -> str:
+        images = "".join(
+            f"<figure><figcaption>{html.escape(name)}</figcaption>"
+            f'<img alt="{html.escape(name)}: {html.escape(self.title)}" '
+            f'src="data:image/png;base64,{_png(figure)}"></figure>'
+            for name, figure in self.figures.items()
+        )
+        return f"<section><h2>{self.title}</h2><p>{self.words}</p>{images}</section>"
+
+
+def _png(figure: Figure) -> str:
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=140)
+    return base64.b64encode(buffer.getvalue()).decode()
+
+
+def run_name(run: Run, runs: list[Run]) -> str:
+    """The row of the paper's table, or the recipe; with the folder where that is not enough."""
+    recipe = run.recipe()
+    name = recipe.row or recipe.name
+    same = [r for r in runs if (r.recipe().row or r.recipe().name) == name]
+    return name if len(same) == 1 else f"{name} ({run.folder.name})"
+
+
+def _curves(runs: dict[str, Run]) -> Figure:
+    figure = Figure(figsize=(9, 3.2), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    for name, run in runs.items():
+        lines = run.metrics()
+        epochs = [line["epoch"] + 1 for line in lines]
+        left.plot(epochs, [line["train_loss"] for line in lines], label=name)
+        if lines and "val_accuracy" in lines[0]:
+            right.plot(epochs, [100 * line["val_accuracy"] for line in lines], label=name)
+    left.set(xlabel="epoch", ylabel="training loss", yscale="log")
+    right.set(xlabel="epoch", ylabel="validation accuracy, %")
+    for axes in (left, right):
+        axes.grid(alpha=0.3)
+        axes.legend(frameon=False)
+    return figure
+
+
+def _accuracy_table(runs: dict[str, Run]) -> str:
+    columns: list[str] = []
+    rows = []
+    for name, run in runs.items():
+        record = run.record()
+        cells = {
+            r["data"]: r["value"]
+            for r in record["results"]
+            if r["split"] == "test" and r["metric"] == "accuracy"
+        }
+        columns += [c for c in cells if c not in columns]
+        rows.append((name, record, cells))
+    head = "".join(f"<th>{html.escape(c)}</th>" for c in columns)
+    body = ""
+    for name, record, cells in rows:
+        values = "".join(
+            f"<td>{100 * cells[c]:.2f}</td>" if c in cells else "<td>–</td>" for c in columns
+        )
+        body += f"<tr><th>{html.escape(name)}</th><td>{record['parameters']:,}</td>{values}</tr>"
+    return f"<table><tr><th>model</th><th>parameters</th>{head}</tr>{body}</table>"
+
+
+def _provenance(runs: dict[str, Run]) -> str:
+    parts = []
+    for name, run in runs.items():
+        record: dict[str, Any] = run.record()
+        facts = {
+            "command": record["command"],
+            "commit": record["commit"],
+            "date": record["date"],
+            "device": record["device"],
+            "versions": ", ".join(f"{k} {v}" for k, v in record["versions"].items()),
+            "seed": record["recipe"]["seed"],
+            "epochs": record["epochs_trained"],
+            "epoch chosen on validation": record["chosen_epoch"] + 1,
+            "training time": f"{record['seconds']} s",
+            "data": f"{record['recipe']['data']['name']}. {record['data_note']}",
+        }
+        rows = "".join(
+            f"<tr><th>{k}</th><td>{html.escape(str(v))}</td></tr>" for k, v in facts.items()
+        )
+        parts.append(f"<h3>{html.escape(name)}</h3><table>{rows}</table>")
+    return "<section><h2>Where the numbers come from</h2>" + "".join(parts) + "</section>"
+
+
+def _sections(
+    runs: dict[str, Run], models: dict[str, CapsuleModel], data: Dataset
+) -> Iterator[_Section]:
+    """One after the other, each with figures for the models that have such a thing."""
+    yield _Section(
+        "Training", "Loss and validation accuracy after each epoch.", {"curves": _curves(runs)}
+    )
+    test = data.test
+    if test.labels.ndim == 1 and data.num_classes:
+        names = {n: accuracy_under(m, test[slice(0, 1000)], "rotation") for n, m in models.items()}
+        words = (
+            "Test images turned by a fixed angle; no model was trained on turned images unless its "
+        )
+        words += "recipe says so."
+        figure = draw_accuracy_under(names, "rotation")
+        yield _Section("Accuracy against rotation", words, {"rotation": figure})
+    drawing = {n: m for n, m in models.items() if m.decoder is not None}
+    if drawing:
+        batch = test.batch(slice(0, 12))
+        labels = batch.labels if batch.labels.ndim == 1 else batch.labels[:, 0]
+        images = batch.images.cpu().numpy()
+        figures = {
+            n: draw_reconstructions(images, reconstructions(m, batch.images, labels))
+            for n, m in drawing.items()
+        }
+        yield _Section(
+            "Reconstructions", "Test images and what the decoder draws of them.", figures
+        )
+        figures = {n: draw_traversal(traverse(m, batch.images[0])) for n, m in drawing.items()}
+        words = (
+            "Each row adds to one unit of the class capsule of the first test image, and decodes."
+        )
+        yield _Section("What each unit draws", words, figures)
+    routed = {n: m for n, m in models.items() if getattr(m.config, "routing", None) == "dynamic"}
+    if routed:
+        image = test.batch(slice(0, 1)).images[0]
+        figures = {
+            n: draw_coupling(image.cpu().numpy(), routing_map(m, image)[1], data.classes)
+            for n, m in routed.items()
+        }
+        words = "Where each class capsule's input comes from: coupling times the length of the "
+        words += "primary capsule, summed over types."
+        yield _Section("Routing of one image", words, figures)
+
+
+def write_report(folders: list[str | Path], out: Path | None = None) -> Path:
+    """Figures into each run's folder as PNG, and one HTML file that needs nothing else."""
+    opened = [Run.open(folder) for folder in folders]
+    runs = {run_name(run, opened): run for run in opened}
+    models = {name: load(run.folder) for name, run in runs.items()}
+    recipe = opened[0].recipe()
+    data = load_data(recipe.data.name, recipe.data.root or None, seed=recipe.data.seed)
+    sections = list(_sections(runs, models, data))
+    for section in sections:
+        for name, figure in section.figures.items():
+            owner = runs.get(name, opened[0])
+            owner.figures.mkdir(exist_ok=True)
+            stem = section.title.lower().replace(" ", "-")
+            figure.savefig(owner.figures / f"{stem}.png", dpi=140)
+    path = out or opened[0].folder / "report.html"
+    body = [f"<section><h2>Test accuracy, %</h2>{_accuracy_table(runs)}</section>"]
+    body += [section.html() for section in sections] + [_provenance(runs)]
+    title = " · ".join(runs)
+    path.write_text(page(title, f"trained on {data.name}", "".join(body)), encoding="utf-8")
+    return path

@@ -1,0 +1,114 @@
+"""Pure tensor functions: squash, safe norm, affine maps and warps, counter-based random draws."""
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+
+def safe_norm(x: Tensor, dim: int = -1, keepdim: bool = False, eps: float = 1e-12) -> Tensor:
+    """Euclidean length with a finite gradient at zero. x [...,D] -> [...]"""
+    return (x.square().sum(dim, keepdim=keepdim) + eps).sqrt()
+
+
+def squash(s: Tensor, dim: int = -1) -> Tensor:
+    """Shrink each vector's length r to r^2 / (1 + r^2). s [...,D] -> [...,D]
+
+    Written as s * r / (1 + r^2), which has no 0/0 at the origin.
+    """
+    r = safe_norm(s, dim, keepdim=True)
+    return s * (r / (1 + r.square()))
+
+
+def affine_matrix(degrees: Tensor, scale: Tensor, shear: Tensor, shift: Tensor) -> Tensor:
+    """Forward maps about the image centre, in pixels, x to the right and y down.
+
+    degrees [B], scale [B,2] (x, y), shear [B], shift [B,2] (x, y) -> [B,2,3]
+
+    A point goes through scale, then shear along x, then a rotation (counter-clockwise as seen on
+    the screen), then the shift.
+    """
+    angle = degrees * (math.pi / 180)
+    cos, sin = angle.cos(), angle.sin()
+    sx, sy = scale.unbind(-1)
+    # y points down, so a rotation that looks counter-clockwise has +sin in its first row.
+    rows = [
+        torch.stack([cos * sx, (cos * shear + sin) * sy, shift[:, 0]], -1),
+        torch.stack([-sin * sx, (cos - sin * shear) * sy, shift[:, 1]], -1),
+    ]
+    return torch.stack(rows, 1)
+
+
+def warp(images: Tensor, matrix: Tensor, size: int | tuple[int, int]) -> Tensor:
+    """Draw each image through its affine map on a black canvas, bilinear, in one batched call.
+
+    images [B,C,H,W] float, matrix [B,2,3] (see affine_matrix), size of the canvas -> [B,C,H',W']
+    """
+    height, width = (size, size) if isinstance(size, int) else size
+    linear, shift = matrix[:, :, :2], matrix[:, :, 2]
+    inverse = inverse_2x2(linear)
+    y = torch.arange(height, device=images.device, dtype=images.dtype) - (height - 1) / 2
+    x = torch.arange(width, device=images.device, dtype=images.dtype) - (width - 1) / 2
+    canvas = torch.stack(torch.meshgrid(x, y, indexing="xy"), -1).reshape(1, -1, 2)
+    source = torch.einsum("bxy,bly->blx", inverse, canvas - shift[:, None])
+    extent = torch.tensor(images.shape[:1:-1], device=images.device, dtype=images.dtype)
+    grid = (2 * source / extent).reshape(-1, height, width, 2)
+    return F.grid_sample(images, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
+
+
+def inverse_2x2(m: Tensor) -> Tensor:
+    """Inverse of small matrices in closed form: no solver, so it runs in a graph. [...,2,2]"""
+    a, b, c, d = m[..., 0, 0], m[..., 0, 1], m[..., 1, 0], m[..., 1, 1]
+    det = a * d - b * c
+    return (
+        torch.stack([torch.stack([d, -b], -1), torch.stack([-c, a], -1)], -2) / det[..., None, None]
+    )
+
+
+def translate(images: Tensor, shift: Tensor, size: tuple[int, int] | None = None) -> Tensor:
+    """Move each image by whole pixels, (right, down), on a black canvas; exact, any dtype.
+
+    images [B,C,H,W], shift [B,2] integers, size of the canvas (default: the image's), which is
+    centred on the image (an odd difference leaves the extra row below) -> [B,C,H',W']
+    """
+    _, _, height, width = images.shape
+    out_h, out_w = size or (height, width)
+    y = torch.arange(out_h, device=images.device) - (out_h - height) // 2
+    x = torch.arange(out_w, device=images.device) - (out_w - width) // 2
+    rows, columns = y - shift[:, 1:], x - shift[:, :1]
+    inside = ((rows >= 0) & (rows < height))[:, :, None] & ((columns >= 0) & (columns < width))[
+        :, None
+    ]
+    source = rows.clamp(0, height - 1)[:, :, None] * width + columns.clamp(0, width - 1)[:, None]
+    flat = images.flatten(2)
+    index = source.flatten(1)[:, None].expand(-1, flat.shape[1], -1)
+    moved = flat.gather(2, index).unflatten(2, (out_h, out_w))
+    return moved * inside[:, None].to(moved.dtype)
+
+
+_GOLDEN, _MIX1, _MIX2 = (
+    c - (1 << 64) for c in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+)
+
+
+def _mix(z: Tensor) -> Tensor:
+    """The finaliser of splitmix64 on int64 (wrapping), bit for bit the same on every device."""
+    z = (z ^ ((z >> 30) & 0x3FFFFFFFF)) * _MIX1
+    z = (z ^ ((z >> 27) & 0x1FFFFFFFFF)) * _MIX2
+    return z ^ ((z >> 31) & 0x1FFFFFFFF)
+
+
+def draws(seed: int, counter: Tensor, num: int) -> Tensor:
+    """Uniform numbers in [0,1) that depend on (seed, counter, column) and on nothing else.
+
+    counter [B] int64 -> [B,num] float32
+
+    A counter in place of a generator's state: sample n of a stream is the same on a CPU and a GPU,
+    in any batch size, on any rank, before and after a resume.
+    """
+    column = torch.arange(1, num + 1, device=counter.device) * _GOLDEN
+    seed_bits = (seed * 0xD1342543DE82EF95 + 0x632BE59BD9B4E019) & ((1 << 64) - 1)
+    seed_bits -= (seed_bits >> 63) << 64
+    bits = _mix(_mix(counter ^ seed_bits)[:, None] + column)
+    return ((bits >> 40) & 0xFFFFFF).to(torch.float32) * 2.0**-24

@@ -1,0 +1,8 @@
+"""Layers: parameters and windows; the arithmetic of routing is in `routing`."""
+
+from torchcaps.layers.decoder import MLPDecoder
+from torchcaps.layers.dense import DenseCaps
+from torchcaps.layers.primary import PrimaryCaps
+from torchcaps.layers.stem import ConvStack
+
+__all__ = ["ConvStack", "DenseCaps", "MLPDecoder", "PrimaryCaps"]

@@ -1,0 +1,30 @@
+"""Convolutions before the capsules."""
+
+from torch import Tensor, nn
+
+
+def conv_out(size: int, kernel_size: int, stride: int = 1) -> int:
+    """Side of a map after an unpadded convolution."""
+    return (size - kernel_size) // stride + 1
+
+
+class ConvStack(nn.Sequential):
+    """Unpadded convolutions, each followed by a ReLU. images [B,C,H,W] -> features [B,C',H',W']"""
+
+    letters = "[B,C,H,W] -> [B,C,H,W]"
+
+    def __init__(
+        self,
+        in_channels: int,
+        channels: tuple[int, ...],
+        kernel_size: int,
+        strides: tuple[int, ...],
+    ):
+        modules: list[nn.Module] = []
+        for out_channels, stride in zip(channels, strides, strict=True):
+            modules += [nn.Conv2d(in_channels, out_channels, kernel_size, stride), nn.ReLU()]
+            in_channels = out_channels
+        super().__init__(*modules)
+
+    def forward(self, input: Tensor) -> Tensor:
+        return super().forward(input)

@@ -1,0 +1,42 @@
+"""Losses on class scores, for one object an image or several."""
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+
+def multi_hot(labels: Tensor, num_classes: int) -> Tensor:
+    """labels [B] or [B,M], -1 for none -> [B,Y] with a one for every labelled class"""
+    labels = labels.reshape(len(labels), -1)
+    present = F.one_hot(labels.clamp(min=0), num_classes) * (labels >= 0)[..., None]
+    return present.amax(1).float()
+
+
+def margin_loss(
+    lengths: Tensor,
+    labels: Tensor,
+    m_plus: float = 0.9,
+    m_minus: float = 0.1,
+    absent_weight: float = 0.5,
+) -> Tensor:
+    """Lengths of present classes above 0.9, of absent ones below 0.1. lengths [B,Y] -> scalar"""
+    present = multi_hot(labels, lengths.shape[1])
+    short = (m_plus - lengths).clamp(min=0).square()
+    long = (lengths - m_minus).clamp(min=0).square()
+    return (present * short + absent_weight * (1 - present) * long).sum(1).mean()
+
+
+def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """Softmax cross entropy; with several labels an image, each gets the same share."""
+    target = multi_hot(labels, logits.shape[1])
+    return F.cross_entropy(logits, target / target.sum(1, keepdim=True).clamp(min=1))
+
+
+def binary_cross_entropy(scores: Tensor, labels: Tensor, *, probabilities: bool) -> Tensor:
+    """One yes or no a class, summed over classes. scores [B,Y]: logits, or probabilities."""
+    target = multi_hot(labels, scores.shape[1])
+    if not probabilities:
+        return F.binary_cross_entropy_with_logits(scores, target, reduction="none").sum(1).mean()
+    # written out: F.binary_cross_entropy is refused under autocast
+    safe = scores.float().clamp(1e-6, 1 - 1e-6)
+    return -(target * safe.log() + (1 - target) * torch.log1p(-safe)).sum(1).mean()

@@ -1,0 +1,16 @@
+"""Models: images [B,C,H,W] in, an Output with every intermediate by name out."""
+
+from torchcaps.models import capsnet, convnet
+from torchcaps.models.base import CapsuleModel, ModelConfig, Output
+from torchcaps.models.registry import create_model, from_folder, list_models
+
+__all__ = [
+    "CapsuleModel",
+    "ModelConfig",
+    "Output",
+    "capsnet",
+    "convnet",
+    "create_model",
+    "from_folder",
+    "list_models",
+]

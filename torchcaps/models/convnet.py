@@ -1,0 +1,183 @@
+"""The ConvNets that the `robustness` paper sets beside CapsNet.
+
+ConvNet-FC      Conv(256,5,1) + Conv(256,5,1) + Conv(128,5,1) + FC(328) + FC(192) + FC(10)
+ConvNet-FC(LK)  the same with large kernels and small FC layers; the paper prints no sizes, ours are
+                kernels of 9 and FC(160) + FC(96): 10.9M parameters on 36x36, CapsNet has 11.4M
+ConvNet-Avg     Conv(256,9,1) + Conv(256,9,2) + global average pooling + FC(10)
+ConvNet-R       Conv(256,9,1) + Conv(256,9,2) + FC(160) + FC(10), decoder from the 160 units
+ConvNet-CR      the 160 units in ten groups, their sums are logits; the decoder sees one group
+ConvNet-CR-SF   ConvNet-CR with squashed features and groups; lengths are class scores
+
+Differs from the paper: it says that a ReLU follows every FC layer; the 160 units have none, since
+their sums must be able to be negative and the paper perturbs them from -8 to 8.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from torch import Tensor, nn
+
+from torchcaps.errors import TorchcapsError
+from torchcaps.functional import safe_norm, squash
+from torchcaps.layers import ConvStack, MLPDecoder
+from torchcaps.layers.stem import conv_out
+from torchcaps.models.base import (
+    CapsuleModel,
+    ModelConfig,
+    Output,
+    conditional_labels,
+    mask_capsules,
+)
+from torchcaps.models.registry import register
+
+
+def _side(config: "ConvNetConfig | ConvNetRConfig", strides: tuple[int, ...]) -> int:
+    side = config.image_size
+    for stride in strides:
+        side = conv_out(side, config.kernel_size, stride)
+    if side < 1:
+        raise TorchcapsError(
+            f"{config.image_size} pixels are too few for kernels of {config.kernel_size}."
+        )
+    return side
+
+
+@dataclass(frozen=True)
+class ConvNetConfig(ModelConfig):
+    family: ClassVar[str] = "convnet"
+    channels: tuple[int, ...] = (256, 256, 128)
+    strides: tuple[int, ...] = (1, 1, 1)
+    kernel_size: int = 5
+    pool: Literal["none", "average"] = "none"
+    hidden: tuple[int, ...] = (328, 192)
+    """Fully connected layers before the output."""
+
+
+class ConvNet(CapsuleModel):
+    def __init__(self, config: ConvNetConfig):
+        super().__init__()
+        self.config = config
+        self.pool = config.pool
+        self.stem = ConvStack(
+            config.in_channels, config.channels, config.kernel_size, config.strides
+        )
+        side = _side(config, config.strides)
+        units = config.channels[-1] * (1 if config.pool == "average" else side * side)
+        modules: list[nn.Module] = []
+        for out_units in config.hidden:
+            modules += [nn.Linear(units, out_units), nn.ReLU()]
+            units = out_units
+        self.head = nn.Sequential(*modules, nn.Linear(units, config.num_classes))
+        self.decoder = None
+
+    def forward(
+        self,
+        images: Tensor,
+        labels: Tensor | None = None,
+        *,
+        coupling: bool = False,
+        reconstruct: bool = True,
+    ) -> Output:
+        features = self.stem(images)
+        units = features.mean((2, 3)) if self.pool == "average" else features.flatten(1)
+        return Output(logits=self.head(units), features=features)
+
+
+@dataclass(frozen=True)
+class ConvNetRConfig(ModelConfig):
+    family: ClassVar[str] = "convnet-r"
+    channels: int = 256
+    kernel_size: int = 9
+    in_dim: int = 8
+    """Features are squashed in groups of this many channels (ConvNet-CR-SF)."""
+    out_dim: int = 16
+    """Units a class."""
+    conditional: bool = False
+    """Groups are classes, and the decoder sees the labelled one (ConvNet-CR)."""
+    squash: bool = False
+    hidden: tuple[int, ...] = (512, 1024)
+
+
+class ConvNetR(CapsuleModel):
+    def __init__(self, config: ConvNetRConfig):
+        super().__init__()
+        self.config = config
+        self.conditional, self.squash = config.conditional, config.squash
+        self.in_dim, self.out_dim = config.in_dim, config.out_dim
+        if config.squash and not config.conditional:
+            raise TorchcapsError("squash=True needs conditional=True: lengths are class scores.")
+        side = _side(config, (1, 2))
+        self.stem = ConvStack(config.in_channels, (config.channels,), config.kernel_size, (1,))
+        self.conv = nn.Conv2d(config.channels, config.channels, config.kernel_size, 2)
+        num_units = config.num_classes * config.out_dim
+        self.units = nn.Linear(config.channels * side * side, num_units)
+        self.head = None if config.conditional else nn.Linear(num_units, config.num_classes)
+        self.decoder = MLPDecoder(num_units, config.hidden, config.image_shape)
+
+    def forward(
+        self,
+        images: Tensor,
+        labels: Tensor | None = None,
+        *,
+        coupling: bool = False,
+        reconstruct: bool = True,
+    ) -> Output:
+        features = self.conv(self.stem(images))
+        if self.squash:
+            features = squash(features.unflatten(1, (-1, self.in_dim)), 2).flatten(1, 2)
+        else:
+            features = features.relu()
+        capsules = self.units(features.flatten(1)).unflatten(1, (-1, self.out_dim))
+        lengths = None
+        if self.squash:
+            capsules = squash(capsules)
+            lengths = safe_norm(capsules)
+        if self.head is not None:
+            logits = self.head(capsules.flatten(1))
+        else:
+            logits = lengths if lengths is not None else capsules.sum(-1)
+        drawn = self.decode(capsules, conditional_labels(labels, logits)) if reconstruct else None
+        return Output(logits, lengths, features, capsules=capsules, reconstruction=drawn)
+
+    def decode(self, capsules: Tensor, labels: Tensor) -> Tensor:
+        if self.decoder is None:
+            return super().decode(capsules, labels)
+        return self.decoder(
+            mask_capsules(capsules, labels) if self.conditional else capsules.flatten(1)
+        )
+
+
+register("convnet-fc", ConvNet, ConvNetConfig(), "LeNet-like baseline of the CapsNet paper")
+register(
+    "convnet-fc-lk",
+    ConvNet,
+    ConvNetConfig(kernel_size=9, hidden=(160, 96)),
+    "ConvNet-FC with large kernels and small fully connected layers",
+)
+register(
+    "convnet-avg",
+    ConvNet,
+    ConvNetConfig(channels=(256, 256), strides=(1, 2), kernel_size=9, pool="average", hidden=()),
+    "CapsNet's two convolutions, global average pooling, a linear output",
+)
+register(
+    "convnet-avg-small",
+    ConvNet,
+    ConvNetConfig(channels=(64, 64), strides=(1, 2), kernel_size=9, pool="average", hidden=()),
+    "ConvNet-Avg in the width of capsnet-small",
+)
+register(
+    "convnet-r", ConvNetR, ConvNetRConfig(), "160 units, a linear output, plain reconstruction"
+)
+register(
+    "convnet-cr",
+    ConvNetR,
+    ConvNetRConfig(conditional=True),
+    "160 units in class groups, conditional reconstruction",
+)
+register(
+    "convnet-cr-sf",
+    ConvNetR,
+    ConvNetRConfig(conditional=True, squash=True),
+    "ConvNet-CR with squashing: CapsNet without transform and routing",
+)

@@ -1,0 +1,82 @@
+"""Models by name: `create_model("capsnet", routing="uniform")`, `list_models()`."""
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torchcaps.errors import TorchcapsError, nearest
+from torchcaps.models.base import CapsuleModel, ModelConfig
+
+
+@dataclass(frozen=True)
+class Entry:
+    name: str
+    config: ModelConfig
+    summary: str
+
+
+_FAMILIES: dict[str, tuple[type[CapsuleModel], type[ModelConfig]]] = {}
+_MODELS: dict[str, Entry] = {}
+
+
+def register(name: str, model: type[CapsuleModel], config: ModelConfig, summary: str) -> None:
+    """Name a configuration of a family; the family itself is known by its first configuration."""
+    _FAMILIES.setdefault(config.family, (model, type(config)))
+    _MODELS[name] = Entry(name, config, summary)
+
+
+def models() -> list[Entry]:
+    return [_MODELS[name] for name in sorted(_MODELS)]
+
+
+def list_models() -> list[str]:
+    return sorted(_MODELS)
+
+
+def model_config(name: str, **overrides: Any) -> ModelConfig:
+    """The configuration that a name stands for, with fields replaced."""
+    if name not in _MODELS:
+        raise TorchcapsError(f"There is no model {name!r}. {nearest(name, list(_MODELS))}")
+    return _replace(_MODELS[name].config, overrides, name)
+
+
+def create_model(name: str, **overrides: Any) -> CapsuleModel:
+    """A new model: `create_model("capsnet", image_size=40, routing="uniform")`."""
+    return build(model_config(name, **overrides))
+
+
+def build(config: ModelConfig) -> CapsuleModel:
+    return _FAMILIES[config.family][0](config)  # pyright: ignore[reportCallIssue]
+
+
+def config_from_dict(values: dict[str, Any]) -> ModelConfig:
+    """The reverse of {"family": …, **asdict(config)}, as JSON gives it back."""
+    values = dict(values)
+    family = values.pop("family", None)
+    if family not in _FAMILIES:
+        raise TorchcapsError(
+            f"There is no model family {family!r}. {nearest(str(family), list(_FAMILIES))}"
+        )
+    return _replace(_FAMILIES[family][1](), values, family)
+
+
+def from_folder(folder: str | Path) -> CapsuleModel:
+    """A model that `save_pretrained` wrote (or the hub serves), of whatever family."""
+    folder = Path(folder)
+    try:
+        values = json.loads((folder / "config.json").read_text())
+    except (OSError, ValueError) as error:
+        raise TorchcapsError(f"{folder}: no readable config.json ({error}).") from None
+    config = config_from_dict(values)
+    return _FAMILIES[config.family][0].from_pretrained(str(folder), config=config)
+
+
+def _replace(config: ModelConfig, overrides: dict[str, Any], name: str) -> ModelConfig:
+    fields = {f.name for f in dataclasses.fields(config)}
+    for key in overrides:
+        if key not in fields:
+            raise TorchcapsError(f"{name!r} has no field {key!r}. {nearest(key, list(fields))}")
+    plain = {k: tuple(v) if isinstance(v, list) else v for k, v in overrides.items()}
+    return dataclasses.replace(config, **plain)

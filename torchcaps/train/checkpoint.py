@@ -1,0 +1,185 @@
+"""Checkpoints that survive a kill: written under a temporary name, fsynced, renamed.
+
+    checkpoints/00001234/weights.safetensors    the model
+                         training.safetensors   optimiser, average, best weights, RNG, losses
+                         state.json             step, best value, sha256 of the two files
+
+No pickle: tensors in safetensors, the rest in JSON.
+"""
+
+import errno
+import json
+import os
+import shutil
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.optim import Optimizer
+
+from torchcaps.data.source import sha256
+from torchcaps.errors import TorchcapsError
+
+KEEP = 2
+
+
+@dataclass
+class State:
+    """Where a run stands, beside its tensors."""
+
+    step: int = 0
+    best_value: float | None = None
+    best_epoch: int = -1
+    finished: bool = False
+    metrics_bytes: int = 0
+    """Length of metrics.jsonl at this step; lines after it are cut off on resume."""
+    seconds: float = 0.0
+    """Time spent in training, over all resumes."""
+
+
+def write_atomic(path: Path, data: bytes) -> None:
+    """All of it or nothing: the old file stays until the new one is on the disk."""
+    temporary = path.with_name(path.name + ".tmp")
+    with temporary.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+    _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def full(tensor: Tensor) -> Tensor:
+    """The whole of a sharded tensor, on the CPU."""
+    whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    return whole.detach().cpu().contiguous()
+
+
+def like(tensor: Tensor, reference: Tensor) -> Tensor:
+    """The tensor where and as the reference is, sharded again if that is."""
+    if isinstance(reference, DTensor) and tensor.shape == reference.shape:
+        whole = tensor.to(reference.device)
+        return distribute_tensor(whole, reference.device_mesh, reference.placements)
+    return tensor.to(reference.device)
+
+
+def model_tensors(model: nn.Module, cpu: bool = True) -> dict[str, Tensor]:
+    """A copy of the weights, whole; on the CPU or where they are."""
+    tensors = {}
+    for name, tensor in model.state_dict().items():
+        whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+        tensors[name] = full(whole) if cpu else whole.detach().clone()
+    return tensors
+
+
+def restore_model(model: nn.Module, tensors: dict[str, Tensor]) -> None:
+    own = model.state_dict()
+    if own.keys() != tensors.keys() or any(own[n].shape != t.shape for n, t in tensors.items()):
+        raise TorchcapsError("The checkpoint holds another model than the recipe describes.")
+    with torch.no_grad():
+        for name, tensor in tensors.items():
+            own[name].copy_(like(tensor, own[name]))
+
+
+def optimiser_tensors(model: nn.Module, optimiser: Optimizer) -> dict[str, Tensor]:
+    """optim/<parameter>/<key> -> tensor"""
+    return {
+        f"optim/{name}/{key}": full(value)
+        for name, parameter in model.named_parameters()
+        for key, value in optimiser.state.get(parameter, {}).items()
+        if isinstance(value, Tensor)
+    }
+
+
+def restore_optimiser(model: nn.Module, optimiser: Optimizer, tensors: dict[str, Tensor]) -> None:
+    parameters = dict(model.named_parameters())
+    optimiser.state.clear()
+    fused = any(group.get("fused") for group in optimiser.param_groups)
+    for path, tensor in tensors.items():
+        kind, _, rest = path.partition("/")
+        if kind != "optim":
+            continue
+        name, _, key = rest.rpartition("/")
+        parameter = parameters[name]
+        # Adam's step counter lives on the CPU unless the optimiser is fused
+        value = tensor if key == "step" and not fused else like(tensor, parameter)
+        optimiser.state[parameter][key] = value.clone()
+
+
+def save(
+    folder: Path, state: State, weights: dict[str, Tensor], training: dict[str, Tensor]
+) -> None:
+    """Write checkpoint `state.step`, then forget all but the last two."""
+    final = folder / f"{state.step:08d}"
+    temporary = folder / f"{final.name}.tmp"
+    shutil.rmtree(temporary, ignore_errors=True)
+    try:
+        temporary.mkdir(parents=True)
+        files = {
+            "weights.safetensors": safetensors.torch.save(weights),
+            "training.safetensors": safetensors.torch.save(training),
+        }
+        sums = {name: sha256(data) for name, data in files.items()}
+        files["state.json"] = json.dumps({**asdict(state), "sha256": sums}).encode()
+        for name, data in files.items():
+            write_atomic(temporary / name, data)
+        shutil.rmtree(final, ignore_errors=True)
+        os.replace(temporary, final)
+        _sync_folder(folder)
+    except OSError as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        good = next(iter(_numbered(folder)), None)
+        reason = "the disk is full" if error.errno == errno.ENOSPC else str(error)
+        kept = f"the last good checkpoint is {good}" if good else "there is no earlier one"
+        raise TorchcapsError(
+            f"Checkpoint {final} could not be written: {reason}; {kept}."
+        ) from None
+    for old in _numbered(folder)[KEEP:]:
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def _numbered(folder: Path) -> list[Path]:
+    """Complete checkpoints, newest first."""
+    if not folder.is_dir():
+        return []
+    return sorted((p for p in folder.iterdir() if p.name.isdigit()), reverse=True)
+
+
+def load(path: Path) -> tuple[State, dict[str, Tensor], dict[str, Tensor]]:
+    """One checkpoint, checked byte for byte."""
+    try:
+        values: dict[str, Any] = json.loads((path / "state.json").read_text())
+        sums = values.pop("sha256")
+        tensors = []
+        for name in ("weights.safetensors", "training.safetensors"):
+            data = (path / name).read_bytes()
+            if sha256(data) != sums[name]:
+                raise TorchcapsError(f"{path / name} is damaged: its sha256 has changed.")
+            tensors.append(safetensors.torch.load(data))
+        return State(**values), tensors[0], tensors[1]
+    except (OSError, ValueError, KeyError, TypeError, safetensors.SafetensorError) as error:
+        raise TorchcapsError(f"{path} is damaged ({type(error).__name__}: {error}).") from None
+
+
+def load_last(folder: Path) -> tuple[State, dict[str, Tensor], dict[str, Tensor], list[str]]:
+    """The newest checkpoint that is whole, and what was wrong with newer ones."""
+    problems = []
+    for path in _numbered(folder):
+        try:
+            return *load(path), problems
+        except TorchcapsError as error:
+            problems.append(str(error))
+    said = "\n".join(problems) or "There is none."
+    raise TorchcapsError(f"{folder}: no whole checkpoint to resume from.\n{said}")

@@ -1,0 +1,38 @@
+"""A finished run on any data set of its image size."""
+
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from torchcaps.data import load as load_data
+from torchcaps.errors import TorchcapsError
+from torchcaps.train.load import load
+from torchcaps.train.objectives import OBJECTIVES
+from torchcaps.train.run import Run
+
+
+def evaluate_run(
+    folder: Path,
+    data: str | None = None,
+    split: Literal["train", "val", "test"] = "test",
+    root: Path | None = None,
+) -> dict[str, Any]:
+    """Numbers of the run's objective, by its chosen weights, on one split."""
+    run = Run.open(folder)
+    recipe = run.recipe()
+    model = load(folder)
+    name = data or recipe.data.name
+    loaded = load_data(name, root or recipe.data.root or None, seed=recipe.data.seed)
+    if loaded.image_shape != model.config.image_shape:
+        raise TorchcapsError(
+            f"{name} has images {loaded.image_shape}, the model takes {model.config.image_shape}."
+        )
+    if split == "train" and loaded.render is not None:
+        raise TorchcapsError(
+            f"{name}: its training images are drawn afresh; evaluate on val or test."
+        )
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    chosen = {"train": loaded.train, "val": loaded.val, "test": loaded.test}[split].to(device)
+    numbers = OBJECTIVES[recipe.objective].evaluate(model.to(device), chosen, recipe.loss)
+    return {"run": str(folder), "data": name, "split": split, "n": len(chosen), "numbers": numbers}

@@ -1,0 +1,32 @@
+"""`torchcaps.load`: a trained model from a run folder, a saved folder or the hub."""
+
+from pathlib import Path
+
+from torchcaps.errors import TorchcapsError
+from torchcaps.models import CapsuleModel, from_folder
+from torchcaps.train.run import Run
+
+
+def load(source: str | Path) -> CapsuleModel:
+    """A run folder, a folder that `save_pretrained` wrote, or a hub id such as "name/capsnet"."""
+    folder = Path(source)
+    if (folder / "recipe.json").exists():
+        run = Run.open(folder)
+        record = run.record()
+        model = from_folder(run.model)
+        model.record = record
+        return model.eval()
+    if (folder / "config.json").exists():
+        return from_folder(folder).eval()
+    if folder.exists() or str(source).count("/") != 1:
+        raise TorchcapsError(
+            f"{source}: neither a run, nor a saved model, nor a hub id (name/model)."
+        )
+    from huggingface_hub import snapshot_download
+
+    try:
+        return from_folder(snapshot_download(str(source))).eval()
+    except OSError as error:
+        raise TorchcapsError(
+            f"{source}: not here, and the hub gave {type(error).__name__}."
+        ) from None

@@ -1,0 +1,247 @@
+"""The loop, one for every task: state is a step and tensors; all else is a function of the step."""
+
+import math
+import signal
+import threading
+import time
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from torch import Tensor
+
+from torchcaps.data import Batch
+from torchcaps.errors import TorchcapsError
+from torchcaps.train import checkpoint
+from torchcaps.train.checkpoint import State
+from torchcaps.train.diagnose import first_bad_layer
+from torchcaps.train.finish import finish
+from torchcaps.train.objectives import OBJECTIVES
+from torchcaps.train.optim import Average, learning_rate
+from torchcaps.train.progress import TrainingProgress
+from torchcaps.train.recipe import Recipe
+from torchcaps.train.run import Run
+from torchcaps.train.setup import set_up
+
+
+class Interrupted(Exception):
+    """Ctrl-C: the run stands in its folder and can be resumed."""
+
+
+class Training:
+    """One run from its first or its last checkpoint to its record."""
+
+    run: Run
+
+    def __init__(self, recipe: Recipe, console: Console | None = None):
+        self.recipe, self.parts = set_up(recipe)
+        self.objective = OBJECTIVES[recipe.objective]
+        self.state = State()
+        parts = self.parts
+        self.chief = parts.fabric.is_global_zero
+        self.console = console if self.chief else None
+        self.total = recipe.epochs * parts.loader.steps_per_epoch
+        self.average = Average(parts.model, recipe.optimiser.ema) if recipe.optimiser.ema else None
+        self.best: dict[str, Tensor] = {}
+        self.losses = torch.zeros(parts.loader.steps_per_epoch, device=parts.fabric.device)
+        self.interrupted = False
+        self.compute = self._loss
+        if recipe.hardware.compile != "none":
+            mode = "reduce-overhead" if recipe.hardware.compile == "graphs" else None
+            self.compute = torch.compile(self._loss, mode=mode)
+        # on a GPU a look at the loss waits for the device, so it is looked at now and then
+        self.check_every = 1 if parts.fabric.device.type == "cpu" else 50
+
+    def _loss(self, images: Tensor, labels: Tensor, targets: Tensor | None) -> Tensor:
+        # alone on its device, the model is called as it is: fewer wrappers for torch.compile
+        alone = self.parts.fabric.world_size == 1 and self.recipe.hardware.strategy != "fsdp"
+        module = self.parts.model if alone else self.parts.module
+        with self.parts.fabric.autocast():
+            batch = Batch(images, labels, targets)
+            return self.objective.loss(module, batch, self.recipe.loss)["loss"]
+
+    def step(self) -> None:
+        """One update from batch number `state.step`."""
+        parts, optimiser, step = self.parts, self.recipe.optimiser, self.state.step
+        rate = learning_rate(self.recipe.schedule, optimiser.lr, step, self.total)
+        for group in parts.optimiser.param_groups:
+            group["lr"] = rate
+        batch = parts.loader.batch(step)
+        share = math.ceil(len(batch) / optimiser.accumulate)
+        parts.optimiser.zero_grad(set_to_none=True)
+        position = step % len(self.losses)
+        self.losses[position] = 0
+        for start in range(0, len(batch), share):
+            part = batch[slice(start, start + share)]
+            last = start + share >= len(batch)
+            with parts.fabric.no_backward_sync(parts.module, enabled=not last):
+                loss = self.compute(part.images, part.labels, part.targets)
+                loss = loss * (len(part) / len(batch))
+                parts.fabric.backward(loss)
+            self.losses[position] += loss.detach()
+        if (step + 1) % self.check_every == 0 or position == len(self.losses) - 1:
+            self._check_losses(step)
+        if optimiser.clip:
+            parts.fabric.clip_gradients(parts.module, parts.optimiser, max_norm=optimiser.clip)
+        parts.optimiser.step()
+        if self.average:
+            self.average.update(parts.model)
+        self.state.step += 1
+
+    def _check_losses(self, step: int) -> None:
+        first = step - step % len(self.losses)
+        bad = (~torch.isfinite(self.losses[: step - first + 1])).nonzero()
+        if not len(bad):
+            return
+        bad_step = first + int(bad[0])
+        value = float(self.losses[bad_step - first])
+        where = self._replay(bad_step)
+        raise TorchcapsError(
+            f"The loss became {value} at step {bad_step}, first seen in {where}.\n"
+            f"The last good checkpoint is step {self.state.step} in {self.run.checkpoints}; "
+            "a smaller --optimiser.lr or --optimiser.clip 1 may help."
+        )
+
+    def _replay(self, bad_step: int) -> str:
+        """Go back to the last checkpoint and take the steps again, the bad one under watch."""
+        self.restore()
+        good = replace(self.state)
+        self.check_every = bad_step + len(self.losses) + 1
+        while self.state.step < bad_step:
+            self.step()
+        batch = self.parts.loader.batch(bad_step)
+        self.state = good
+        return first_bad_layer(
+            self.parts.model, lambda: self._loss(batch.images, batch.labels, batch.targets)
+        )
+
+    def save(self) -> None:
+        parts = self.parts
+        weights = checkpoint.model_tensors(parts.model)
+        training = checkpoint.optimiser_tensors(parts.model, parts.optimiser)
+        training |= {f"best/{name}": tensor.cpu() for name, tensor in self.best.items()}
+        if self.average:
+            training |= {f"ema/{n}": checkpoint.full(t) for n, t in self.average.weights.items()}
+        training |= {"losses": self.losses.cpu(), "rng/cpu": torch.get_rng_state()}
+        if parts.fabric.device.type == "cuda":
+            training["rng/cuda"] = torch.cuda.get_rng_state(parts.fabric.device)
+        self.state.metrics_bytes = self.run.metrics_bytes()
+        if self.chief:
+            checkpoint.save(self.run.checkpoints, self.state, weights, training)
+        parts.fabric.barrier()
+
+    def restore(self) -> list[str]:
+        """Take up the newest whole checkpoint; returns what was wrong with newer ones."""
+        parts = self.parts
+        self.state, weights, training, problems = checkpoint.load_last(self.run.checkpoints)
+        checkpoint.restore_model(parts.model, weights)
+        checkpoint.restore_optimiser(parts.model, parts.optimiser.optimizer, training)
+        if self.average:
+            for name, value in self.average.weights.items():
+                value.copy_(checkpoint.like(training[f"ema/{name}"], value))
+        device = parts.fabric.device
+        self.best = {n[5:]: t.to(device) for n, t in training.items() if n.startswith("best/")}
+        self.losses.copy_(training["losses"])
+        torch.set_rng_state(training["rng/cpu"])
+        if "rng/cuda" in training and device.type == "cuda":
+            torch.cuda.set_rng_state(training["rng/cuda"], device)
+        return problems
+
+    def validate(self, epoch: int, speed: float, progress: TrainingProgress) -> None:
+        """Measure on validation data, remember the best weights, write a line of metrics."""
+        parts, objective, state = self.parts, self.objective, self.state
+        parts.model.eval()
+        averaged = self.average.swapped(parts.model) if self.average else nullcontext()
+        with averaged, parts.fabric.autocast():
+            numbers = objective.evaluate(parts.model, parts.data.val, self.recipe.loss)
+            value = numbers[objective.metric]
+            if objective.better(value, state.best_value) or self.recipe.choose == "last":
+                self.best = checkpoint.model_tensors(parts.model, cpu=False)
+                state.best_value, state.best_epoch = value, epoch
+        parts.model.train()
+        loss = float(parts.fabric.all_reduce(self.losses.mean()))  # pyright: ignore
+        rate = parts.optimiser.param_groups[0]["lr"]
+        line = {"epoch": epoch, "step": state.step, "lr": rate, "train_loss": loss}
+        line |= {f"val_{name}": number for name, number in numbers.items()}
+        if self.chief:
+            self.run.log(line, tensorboard=self.recipe.tensorboard)
+        shown = {"loss": loss, f"val {objective.metric}": value}
+        progress.epoch(epoch, self.recipe.epochs, shown, speed)
+
+    def reached(self) -> bool:
+        target, best = self.recipe.target_accuracy, self.state.best_value
+        return bool(target) and best is not None and best >= target
+
+    def go(self) -> dict[str, Any]:
+        """Train to the end, test the chosen model once, write the record."""
+        main_thread = threading.current_thread() is threading.main_thread()
+        previous = signal.getsignal(signal.SIGINT)
+        if main_thread:
+            signal.signal(signal.SIGINT, self._stop)
+        try:
+            if self.state.step == 0:
+                self.save()
+            self._steps()
+        finally:
+            if main_thread:
+                signal.signal(signal.SIGINT, previous)
+        return finish(self)
+
+    def _stop(self, *_: object) -> None:
+        self.interrupted = True
+
+    def _steps(self) -> None:
+        recipe, state, per_epoch = self.recipe, self.state, self.parts.loader.steps_per_epoch
+        self.parts.model.train()
+        saved = epoch_began = began = time.monotonic()
+        before = state.seconds
+        bar = TrainingProgress(recipe.name, self.total, state.step, recipe.batch_size, self.console)
+        with bar as progress:
+            while not state.finished:
+                self.step()
+                progress.step(state.step)
+                if state.step % per_epoch == 0:
+                    if self.parts.fabric.device.type == "cuda":
+                        torch.cuda.synchronize()
+                    spent = time.monotonic() - epoch_began
+                    speed = per_epoch * recipe.batch_size / max(spent, 1e-9)
+                    self.validate(state.step // per_epoch - 1, speed, progress)
+                    state.finished = self.reached() or state.step >= self.total
+                    epoch_began = time.monotonic()
+                now = time.monotonic()
+                state.seconds = before + now - began
+                due = now - saved >= recipe.checkpoint_seconds
+                if state.finished or self.interrupted or due:
+                    self.save()
+                    saved = time.monotonic()
+                if self.interrupted and not state.finished:
+                    raise Interrupted(str(self.run.folder))
+
+
+def start(recipe: Recipe, out: Path | None = None, console: Console | None = None) -> Run:
+    """A new run from its first step to its record."""
+    training = Training(recipe, console)
+    folder = str(Run.create(training.recipe, out).folder) if training.chief else ""
+    training.run = Run(Path(training.parts.fabric.broadcast(folder)))
+    training.go()
+    return training.run
+
+
+def resume(folder: str | Path, console: Console | None = None) -> Run:
+    """Go on from the last checkpoint; a run that had ended is left as it is."""
+    run = Run.open(folder)
+    recipe = run.recipe()
+    if run.record_file.exists():
+        return run
+    training = Training(recipe, console)
+    training.run = run
+    for problem in training.restore():
+        if console:
+            console.print(f"{problem}\nGoing on from step {training.state.step}.", style="yellow")
+    if training.chief:
+        run.cut_metrics(training.state.metrics_bytes)
+    training.go()
+    return run

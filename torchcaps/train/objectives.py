@@ -1,0 +1,113 @@
+"""What a step minimises and what an evaluation counts: the only part of the loop that knows a task.
+
+A new task is an entry in OBJECTIVES: its loss, its evaluation, and the number that chooses a model.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from torchcaps.data import Batch, Split
+from torchcaps.errors import TorchcapsError
+from torchcaps.losses import (
+    binary_cross_entropy,
+    cross_entropy,
+    margin_loss,
+    reconstruction_loss,
+)
+from torchcaps.models import Output
+from torchcaps.train.recipe import LossSpec
+
+
+def classify(model: nn.Module, batch: Batch, spec: LossSpec) -> dict[str, Tensor]:
+    """Classification, and a drawing of the labelled objects where the model has a decoder."""
+    output: Output = model(batch.images, batch.labels, reconstruct=spec.reconstruction > 0)
+    loss = classification = classification_loss(output, batch.labels, spec)
+    parts = {"classification": classification}
+    if output.reconstruction is not None:
+        parts["reconstruction"] = drawing_loss(output.reconstruction, batch)
+        loss = loss + spec.reconstruction * parts["reconstruction"]
+    return {"loss": loss, **parts}
+
+
+def reconstruct(model: nn.Module, batch: Batch, spec: LossSpec) -> dict[str, Tensor]:
+    """Draw the image again, without a label."""
+    output: Output = model(batch.images)
+    if output.reconstruction is None:
+        raise TorchcapsError("The objective 'reconstruct' needs a model with a decoder.")
+    return {"loss": reconstruction_loss(output.reconstruction, batch.images)}
+
+
+def classification_loss(output: Output, labels: Tensor, spec: LossSpec) -> Tensor:
+    lengths = output.lengths
+    if spec.kind == "cross_entropy":
+        return cross_entropy(output.logits, labels)
+    if spec.kind == "binary_cross_entropy":
+        scores = output.logits if lengths is None else lengths
+        return binary_cross_entropy(scores, labels, probabilities=lengths is not None)
+    return margin_loss(output.logits.sigmoid() if lengths is None else lengths, labels)
+
+
+def drawing_loss(drawn: Tensor, batch: Batch) -> Tensor:
+    """Against the image; or each object's drawing against that object, where they overlap."""
+    if drawn.ndim == 5 and batch.targets is not None:
+        return reconstruction_loss(drawn, batch.targets, batch.labels >= 0)
+    return reconstruction_loss(drawn, batch.images)
+
+
+def correct(logits: Tensor, labels: Tensor) -> Tensor:
+    """Which images are right: the top class, or both of the top two. -> [B] bool"""
+    if labels.ndim == 1:
+        return logits.argmax(-1) == labels
+    top = logits.topk(labels.shape[1], -1).indices
+    counted = torch.arange(labels.shape[1], device=labels.device) < (labels >= 0).sum(
+        1, keepdim=True
+    )
+    hit = (top[:, :, None] == labels[:, None, :]).any(-1)
+    return (hit | ~counted).all(-1)
+
+
+@torch.no_grad()
+def evaluate_classes(
+    model: nn.Module, split: Split, spec: LossSpec, batch_size: int = 500
+) -> dict[str, float]:
+    """Accuracy over labelled images, and the classification loss."""
+    device = split.images.device
+    right, total, loss = (torch.zeros((), device=device) for _ in range(3))
+    for batch in split.batches(batch_size):
+        output: Output = model(batch.images, reconstruct=False)
+        labelled = batch.labels.reshape(len(batch), -1)[:, 0] >= 0
+        right += (correct(output.logits, batch.labels) & labelled).sum()
+        total += labelled.sum()
+        loss += classification_loss(output, batch.labels, spec) * len(batch)
+    return {"accuracy": float(right) / max(1.0, float(total)), "loss": float(loss) / len(split)}
+
+
+@torch.no_grad()
+def evaluate_drawings(
+    model: nn.Module, split: Split, spec: LossSpec, batch_size: int = 500
+) -> dict[str, float]:
+    loss = torch.zeros((), device=split.images.device)
+    for batch in split.batches(batch_size):
+        loss += reconstruct(model, batch, spec)["loss"] * len(batch)
+    return {"loss": float(loss) / len(split)}
+
+
+@dataclass(frozen=True)
+class Objective:
+    loss: Callable[[nn.Module, Batch, LossSpec], dict[str, Tensor]]
+    evaluate: Callable[..., dict[str, float]]
+    metric: str
+    """The validation number that chooses a model."""
+    higher_is_better: bool
+
+    def better(self, new: float, old: float | None) -> bool:
+        return old is None or (new > old if self.higher_is_better else new < old)
+
+
+OBJECTIVES = {
+    "classify": Objective(classify, evaluate_classes, "accuracy", True),
+    "reconstruct": Objective(reconstruct, evaluate_drawings, "loss", False),
+}

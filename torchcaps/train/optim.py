@@ -1,0 +1,69 @@
+"""Optimisers, the learning rate as a function of the step, and the running average of weights."""
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, Adam, AdamW, Optimizer
+
+from torchcaps.train.recipe import OptimiserSpec, ScheduleSpec
+
+
+def make_optimiser(model: nn.Module, spec: OptimiserSpec) -> Optimizer:
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    if spec.kind == "sgd":
+        return SGD(parameters, spec.lr, spec.momentum, weight_decay=spec.weight_decay)
+    kind = AdamW if spec.kind == "adamw" else Adam
+    fused = all(p.is_cuda for p in parameters)
+    betas = (spec.momentum, 0.999)
+    return kind(parameters, spec.lr, betas, weight_decay=spec.weight_decay, fused=fused or None)
+
+
+def learning_rate(spec: ScheduleSpec, full: float, step: int, total: int) -> float:
+    """A pure function of the step, so that there is nothing to save."""
+    warm = spec.warmup * total
+    if step < warm:
+        return full * (step + 1) / (warm + 1)
+    if spec.kind == "constant":
+        return full
+    if spec.kind == "step":
+        return full * spec.gamma ** sum(step >= m * total for m in spec.milestones)
+    if spec.kind == "cosine":
+        part = (step - warm) / max(1.0, total - warm)
+        return full * (spec.final + (1 - spec.final) * (1 + math.cos(math.pi * part)) / 2)
+    part = step / max(1, total)  # one_cycle: up for three tenths of the run from a 25th, then down
+    if part < 0.3:
+        return full * (1 / 25 + (1 - 1 / 25) * (1 - math.cos(math.pi * part / 0.3)) / 2)
+    down = (part - 0.3) / 0.7
+    return full * (spec.final + (1 - spec.final) * (1 + math.cos(math.pi * down)) / 2)
+
+
+class Average:
+    """Exponential moving average of the weights, swapped in for evaluation."""
+
+    def __init__(self, model: nn.Module, decay: float):
+        self.decay = decay
+        self.weights = {n: p.detach().clone() for n, p in model.named_parameters()}
+
+    @torch.no_grad()
+    def update(self, model: nn.Module) -> None:
+        current: list[Tensor] = [p.detach() for p in model.parameters()]
+        for average, now in zip(self.weights.values(), current, strict=True):
+            average.lerp_(now, 1 - self.decay)
+
+    @contextmanager
+    @torch.no_grad()
+    def swapped(self, model: nn.Module) -> Iterator[None]:
+        own = {n: p.detach().clone() for n, p in model.named_parameters()}
+        self._copy(model, self.weights)
+        try:
+            yield
+        finally:
+            self._copy(model, own)
+
+    @staticmethod
+    def _copy(model: nn.Module, weights: dict[str, Tensor]) -> None:
+        for name, parameter in model.named_parameters():
+            parameter.copy_(weights[name])

@@ -1,0 +1,59 @@
+"""The progress display: images a second, time left, the last numbers."""
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
+
+
+class _Speed(ProgressColumn):
+    def __init__(self, batch_size: int):
+        super().__init__()
+        self.batch_size = batch_size
+
+    def render(self, task: Task) -> Text:
+        return Text(f"{(task.speed or 0) * self.batch_size:,.0f} images/s", style="cyan")
+
+
+class TrainingProgress:
+    """A bar on a terminal; a line an epoch where the output is a file."""
+
+    def __init__(self, name: str, total: int, start: int, batch_size: int, console: Console | None):
+        self.console = console or Console(quiet=True)
+        self.progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("steps"),
+            _Speed(batch_size),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[numbers]}"),
+            console=self.console,
+            disable=not self.console.is_terminal,
+            transient=True,
+        )
+        self.task = self.progress.add_task(name, total=total, completed=start, numbers="")
+
+    def __enter__(self) -> "TrainingProgress":
+        self.progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.progress.stop()
+
+    def step(self, completed: int) -> None:
+        self.progress.update(self.task, completed=completed)
+
+    def epoch(self, epoch: int, epochs: int, numbers: dict[str, float], speed: float) -> None:
+        shown = "  ".join(f"{k} {v:.4f}" for k, v in numbers.items())
+        self.progress.update(self.task, numbers=shown)
+        self.console.print(
+            f"epoch {epoch + 1}/{epochs}  {shown}  {speed:,.0f} images/s", style="dim"
+        )

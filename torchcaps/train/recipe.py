@@ -1,0 +1,184 @@
+"""A recipe: one dataclass with the whole run in it, that goes to JSON and comes back."""
+
+import dataclasses
+import json
+import types
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from torchcaps.errors import TorchcapsError, nearest
+from torchcaps.models.base import ModelConfig
+from torchcaps.models.capsnet import CapsNetConfig
+from torchcaps.models.registry import config_from_dict
+
+VERSION = 1
+"""Of the format; a recipe of another version is refused rather than guessed at."""
+
+
+@dataclass(frozen=True)
+class DataSpec:
+    name: str = "digits"
+    """A data set, with options: digits, translated:mnist, folder:photos,size=64 …"""
+    augment: tuple[str, ...] = ()
+    """Augmentations in order: crop:4 flip translate:2 affine:10 color-jitter erase resized-crop."""
+    root: str = ""
+    """Folder of the data sets; empty: the platform's cache folder."""
+    seed: int = 0
+    """Of the validation split and of generated images; the same for all seeds of a table."""
+
+
+@dataclass(frozen=True)
+class LossSpec:
+    kind: Literal["margin", "cross_entropy", "binary_cross_entropy"] = "margin"
+    reconstruction: float = 0.0005
+    """Weight of the sum of squared pixel errors, where the model has a decoder."""
+
+
+@dataclass(frozen=True)
+class OptimiserSpec:
+    kind: Literal["adam", "adamw", "sgd"] = "adam"
+    lr: float = 1e-3
+    weight_decay: float = 0.0
+    momentum: float = 0.9
+    """Of SGD; for Adam, its first beta."""
+    clip: float = 0.0
+    """Largest norm of the gradient; 0: no clipping."""
+    accumulate: int = 1
+    """Batches are taken in this many parts, for models too large for the whole."""
+    ema: float = 0.0
+    """Decay of a running average of the weights, which is then what is evaluated; 0: none."""
+
+
+@dataclass(frozen=True)
+class ScheduleSpec:
+    kind: Literal["constant", "cosine", "step", "one_cycle"] = "constant"
+    warmup: float = 0.0
+    """Share of the run in which the rate rises to its full value."""
+    milestones: tuple[float, ...] = (0.5, 0.75)
+    """Shares of the run after which `step` multiplies the rate by gamma."""
+    gamma: float = 0.1
+    final: float = 0.0
+    """Share of the full rate that cosine and one_cycle end at."""
+
+
+@dataclass(frozen=True)
+class HardwareSpec:
+    accelerator: Literal["auto", "cpu", "cuda"] = "auto"
+    devices: int = 1
+    num_nodes: int = 1
+    strategy: Literal["auto", "ddp", "fsdp"] = "auto"
+    precision: Literal["fp32", "tf32", "bf16"] = "fp32"
+    compile: Literal["none", "default", "graphs"] = "none"
+    """torch.compile of forward and loss; `graphs` adds CUDA graphs."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Everything that decides a run."""
+
+    name: str = "custom"
+    paper: str = ""
+    """Short name of the paper whose table this fills, with `table` and `row`."""
+    table: str = ""
+    row: str = ""
+    protocol: str = "ours"
+    """`ours`: chosen on validation. Anything else is marked in the tables."""
+    seed: int = 0
+    epochs: int = 10
+    batch_size: int = 128
+    """Over all devices together."""
+    data: DataSpec = field(default_factory=DataSpec)
+    model: ModelConfig = field(default_factory=CapsNetConfig)
+    objective: Literal["classify", "reconstruct"] = "classify"
+    loss: LossSpec = field(default_factory=LossSpec)
+    optimiser: OptimiserSpec = field(default_factory=OptimiserSpec)
+    schedule: ScheduleSpec = field(default_factory=ScheduleSpec)
+    hardware: HardwareSpec = field(default_factory=HardwareSpec)
+    target_accuracy: float = 0.0
+    """Stop after the epoch whose validation accuracy reaches this; 0: train to the end."""
+    choose: Literal["best", "last"] = "best"
+    """Which epoch's weights are tested: the best on validation, or the last."""
+    evaluate: tuple[str, ...] = ()
+    """More data sets whose test split the chosen model is tested on."""
+    checkpoint_seconds: float = 60.0
+    """A checkpoint is written this often, and at the end."""
+    tensorboard: bool = False
+    record: bool = False
+    """Append the results to results/<paper>.jsonl."""
+
+
+def to_dict(recipe: Recipe) -> dict[str, Any]:
+    values = dataclasses.asdict(recipe)
+    values["model"] = {"family": recipe.model.family, **values["model"]}
+    return {"version": VERSION, **values}
+
+
+def save(recipe: Recipe, path: Path) -> None:
+    path.write_text(json.dumps(to_dict(recipe), indent=2) + "\n")
+
+
+def load(path: Path) -> Recipe:
+    try:
+        values = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise TorchcapsError(f"{path}: not a readable recipe ({error}).") from None
+    return from_dict(values, str(path))
+
+
+def from_dict(values: dict[str, Any], source: str = "recipe") -> Recipe:
+    if not isinstance(values, dict) or values.get("version") != VERSION:
+        found = values.get("version") if isinstance(values, dict) else None
+        raise TorchcapsError(
+            f"{source}: a recipe of version {found}; this torchcaps reads version {VERSION}."
+        )
+    return _build(Recipe, {k: v for k, v in values.items() if k != "version"}, source)
+
+
+def _build(kind: type, values: Any, source: str) -> Any:
+    """A dataclass from plain values, with every name and type checked."""
+    if not isinstance(values, dict):
+        raise TorchcapsError(f"{source}: {values!r} is not a group of fields.")
+    hints = get_type_hints(kind)
+    names = [f.name for f in dataclasses.fields(kind)]
+    built = {}
+    for name, value in values.items():
+        if name not in names:
+            raise TorchcapsError(f"{source}: no field {name!r}. {nearest(name, names)}")
+        where = f"{source}: {name}"
+        if hints[name] is ModelConfig:
+            built[name] = _check_model(value, where)
+        elif dataclasses.is_dataclass(hints[name]):
+            built[name] = _build(hints[name], value, where)
+        else:
+            built[name] = _check(hints[name], value, where)
+    return kind(**built)
+
+
+def _check_model(value: Any, source: str) -> ModelConfig:
+    if not isinstance(value, dict):
+        raise TorchcapsError(f"{source}: {value!r} is not a model.")
+    config = config_from_dict(value)
+    plain = {k: v for k, v in value.items() if k != "family"}
+    return _build(type(config), plain, source)
+
+
+def _check(hint: Any, value: Any, source: str) -> Any:
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin is Literal:
+        ok = value in inner
+    elif origin is tuple:
+        if isinstance(value, list | tuple):
+            return tuple(_check(inner[0], v, source) for v in value)
+        ok = False
+    elif origin in (Union, types.UnionType):
+        ok = any(isinstance(value, kind) for kind in inner)
+    elif hint is float:
+        ok = isinstance(value, int | float) and not isinstance(value, bool)
+    else:
+        ok = isinstance(value, hint) and not (hint is int and isinstance(value, bool))
+    if not ok:
+        raise TorchcapsError(
+            f"{source}: {value!r} is not of type {getattr(hint, '__name__', hint)}."
+        )
+    return float(value) if hint is float else value

@@ -1,0 +1,107 @@
+"""A run is a folder: recipe.json, record.json, metrics.jsonl, checkpoints/, model/, figures/."""
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torchcaps.data.source import require
+from torchcaps.errors import TorchcapsError
+from torchcaps.train import recipe as recipes
+from torchcaps.train.checkpoint import write_atomic
+from torchcaps.train.recipe import Recipe
+
+
+@dataclass(frozen=True)
+class Run:
+    folder: Path
+
+    @property
+    def recipe_file(self) -> Path:
+        return self.folder / "recipe.json"
+
+    @property
+    def record_file(self) -> Path:
+        return self.folder / "record.json"
+
+    @property
+    def metrics_file(self) -> Path:
+        return self.folder / "metrics.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.folder / "checkpoints"
+
+    @property
+    def model(self) -> Path:
+        """The chosen weights, as `save_pretrained` writes them."""
+        return self.folder / "model"
+
+    @property
+    def figures(self) -> Path:
+        return self.folder / "figures"
+
+    @staticmethod
+    def create(recipe: Recipe, out: Path | None = None) -> "Run":
+        """A new folder: `out`, or runs/<recipe>-s<seed>, numbered if that is taken."""
+        stem = f"{recipe.name.replace('/', '-')}-s{recipe.seed}"
+        folder = out or Path("runs") / stem
+        number = 2
+        while out is None and folder.exists():
+            folder, number = Path("runs") / f"{stem}-{number}", number + 1
+        if out is not None and (out / "recipe.json").exists():
+            raise TorchcapsError(
+                f"{out} holds a run already: torchcaps resume {out}, or another --out."
+            )
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            write_atomic(
+                folder / "recipe.json",
+                (json.dumps(recipes.to_dict(recipe), indent=2) + "\n").encode(),
+            )
+        except OSError as error:
+            raise TorchcapsError(f"{folder}: cannot be written ({error.strerror}).") from None
+        return Run(folder)
+
+    @staticmethod
+    def open(folder: str | Path) -> "Run":
+        run = Run(Path(folder))
+        if not run.recipe_file.exists():
+            raise TorchcapsError(f"{folder}: not a run (it has no recipe.json).")
+        return run
+
+    def recipe(self) -> Recipe:
+        return recipes.load(self.recipe_file)
+
+    def record(self) -> dict[str, Any]:
+        try:
+            return json.loads(self.record_file.read_text())
+        except OSError:
+            raise TorchcapsError(
+                f"{self.folder} is not finished: torchcaps resume {self.folder}."
+            ) from None
+        except ValueError as error:
+            raise TorchcapsError(f"{self.record_file}: not JSON ({error}).") from None
+
+    def metrics(self) -> list[dict[str, Any]]:
+        if not self.metrics_file.exists():
+            return []
+        return [json.loads(line) for line in self.metrics_file.read_text().splitlines() if line]
+
+    def log(self, values: dict[str, Any], tensorboard: bool = False) -> None:
+        with self.metrics_file.open("a") as file:
+            file.write(json.dumps(values) + "\n")
+        if tensorboard:
+            board = require("torch.utils.tensorboard", "tensorboard")
+            with board.SummaryWriter(str(self.folder / "tensorboard")) as writer:
+                for name, value in values.items():
+                    if name not in ("epoch", "step"):
+                        writer.add_scalar(name, value, values["step"])
+
+    def metrics_bytes(self) -> int:
+        return self.metrics_file.stat().st_size if self.metrics_file.exists() else 0
+
+    def cut_metrics(self, length: int) -> None:
+        if self.metrics_bytes() > length:
+            os.truncate(self.metrics_file, length)

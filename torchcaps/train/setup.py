@@ -1,0 +1,95 @@
+"""What a run works with, built anew from its recipe at every start."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from lightning_fabric import Fabric
+from lightning_fabric.strategies.model_parallel import ModelParallelStrategy
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+
+from torchcaps.data import Augment, Dataset, Loader
+from torchcaps.data import load as load_data
+from torchcaps.errors import TorchcapsError
+from torchcaps.models import CapsuleModel
+from torchcaps.models.registry import build
+from torchcaps.train.optim import make_optimiser
+from torchcaps.train.recipe import Recipe
+
+
+@dataclass
+class Parts:
+    fabric: Fabric
+    model: CapsuleModel
+    module: Any
+    """The model as the strategy wraps it."""
+    optimiser: Any
+    data: Dataset
+    loader: Loader
+
+
+def with_data(recipe: Recipe, data: Dataset) -> Recipe:
+    """The model's input and output sizes are the data set's."""
+    channels, height, width = data.image_shape
+    if height != width:
+        raise TorchcapsError(f"{data.name}: images of {height}x{width}; models here take squares.")
+    if recipe.objective == "classify" and not data.num_classes:
+        raise TorchcapsError(f"{data.name} has no labels; --objective reconstruct needs none.")
+    sizes = {"in_channels": channels, "image_size": height, "num_classes": max(1, data.num_classes)}
+    return replace(recipe, model=replace(recipe.model, **sizes))
+
+
+def _shard(model: nn.Module, mesh: Any) -> nn.Module:
+    for child in model.children():
+        fully_shard(child, mesh=mesh["data_parallel"])
+    fully_shard(model, mesh=mesh["data_parallel"])
+    return model
+
+
+def make_fabric(recipe: Recipe) -> Fabric:
+    """Device, precision and strategy; under torchrun or SLURM this process joins the others."""
+    hardware = recipe.hardware
+    fast = hardware.precision != "fp32"
+    torch.set_float32_matmul_precision("high" if fast else "highest")
+    torch.backends.cudnn.allow_tf32 = fast
+    strategy: Any = hardware.strategy
+    if strategy == "fsdp":
+        world = hardware.devices * hardware.num_nodes
+        strategy = ModelParallelStrategy(_shard, data_parallel_size=world, tensor_parallel_size=1)
+    try:
+        fabric = Fabric(
+            accelerator=hardware.accelerator,
+            devices=hardware.devices,
+            num_nodes=hardware.num_nodes,
+            strategy=strategy,
+            precision="bf16-mixed" if hardware.precision == "bf16" else "32-true",
+        )
+    except (RuntimeError, ValueError) as error:  # Lightning says so when a device is not there
+        raise TorchcapsError(f"This machine cannot run {hardware}: {error}") from None
+    fabric.launch()
+    return fabric
+
+
+def set_up(recipe: Recipe) -> tuple[Recipe, Parts]:
+    """The recipe with its sizes filled in, and the parts; the same weights for the same seed."""
+    fabric = make_fabric(recipe)
+    data = load_data(recipe.data.name, recipe.data.root or None, seed=recipe.data.seed)
+    recipe = with_data(recipe, data)
+    data = data.to(fabric.device)
+    torch.manual_seed(recipe.seed)
+    model = build(recipe.model).to(fabric.device)
+    if recipe.hardware.strategy == "fsdp":  # the optimiser must see the sharded parameters
+        module = fabric.setup_module(model)
+        optimiser = fabric.setup_optimizers(make_optimiser(model, recipe.optimiser))
+    else:
+        module, optimiser = fabric.setup(model, make_optimiser(model, recipe.optimiser))
+    loader = Loader(
+        data,
+        recipe.batch_size,
+        seed=recipe.seed,
+        augment=Augment(recipe.data.augment) if recipe.data.augment else None,
+        rank=fabric.global_rank,
+        world_size=fabric.world_size,
+    )
+    return recipe, Parts(fabric, model, module, optimiser, data, loader)
