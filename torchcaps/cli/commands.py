@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import torch.distributed as dist
 import tyro
 from rich.console import Console
 from rich.table import Table as RichTable
@@ -19,6 +20,7 @@ from torchcaps.errors import TorchcapsError, nearest
 from torchcaps.experiments import cells, get_recipe, get_table, recipes, tables
 from torchcaps.models.registry import models
 from torchcaps.train.recipe import Recipe
+from torchcaps.train.run import Run
 
 console = Console()
 
@@ -62,7 +64,7 @@ def train(
     from torchcaps.train.loop import start
 
     run = start(recipe, out, Console(stderr=True) if json else console)
-    _show_record(run.record(), run.folder, json)
+    _show_record(run, json)
 
 
 def train_help(recipe: Positional[Literal[tuple(recipes())]], /) -> None:  # pyright: ignore
@@ -82,20 +84,21 @@ def resume(run: Positional[Path], /, json: bool = False) -> None:
     """
     from torchcaps.train.loop import resume as go_on
 
-    done = go_on(run, Console(stderr=True) if json else console)
-    _show_record(done.record(), done.folder, json)
+    _show_record(go_on(run, Console(stderr=True) if json else console), json)
 
 
-def _show_record(record: dict[str, Any], folder: Path, json: bool) -> None:
+def _show_record(run: Run, json: bool) -> None:
+    if dist.is_initialized() and dist.get_rank():  # of many processes, one speaks
+        return
+    record = run.record()
     if json:
-        return _print_json({"run": str(folder), **record})
+        return _print_json({"run": str(run.folder), **record})
     table = RichTable("data", "split", "metric", "value")
     for r in record["results"]:
         table.add_row(r["data"], r["split"], r["metric"], f"{r['value']:.4f}")
     console.print(table)
-    console.print(
-        f"{record['parameters']:,} parameters, {record['seconds']:.0f} s, run in {folder}"
-    )
+    facts = f"{record['parameters']:,} parameters, {record['seconds']:.0f} s, run in"
+    console.print(facts, str(run.folder))
 
 
 def eval_(
@@ -297,11 +300,11 @@ def version(json: bool = False) -> None:
     console.print("  ".join(f"{k} {v}" for k, v in found.items()))
 
 
-def completion(shell: Positional[Literal["bash", "zsh", "tcsh"]], /) -> None:
-    """A script that completes commands and recipes; it tells at its top where to put it."""
-    tyro.extras.subcommand_cli_from_dict(
-        _shown(), prog="torchcaps", args=["--tyro-print-completion", shell]
-    )
+def completion(shell: Positional[Literal["bash", "zsh"]], /) -> None:
+    """A script for ~/.bashrc or ~/.zshrc that completes commands, recipes and their fields."""
+    from torchcaps.cli.completion import completion_script
+
+    print(completion_script(shell, list(COMMANDS)))
 
 
 COMMANDS: dict[str, Callable[..., None]] = {

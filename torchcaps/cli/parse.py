@@ -9,7 +9,7 @@ from typing import Any
 
 import tyro
 
-_FRAME = re.compile(r"^[│╭╰╮╯─ ]+|[│╭╰╮╯─ ]+$")
+_FRAME = re.compile(r"^[│|+╭╰]|[│|+╮╯]$")
 
 
 class UsageError(SystemExit):
@@ -34,11 +34,13 @@ def _short(text: str) -> str:
     """The first paragraph inside tyro's frame, and the first option that it suggests."""
     paragraphs: list[list[str]] = [[]]
     for line in text.splitlines()[1:]:
-        if set(line.strip("│╭╰╮╯ ")) <= {"─"}:
+        inner = _FRAME.sub("", line).strip()
+        if set(inner) <= {"─", "-"}:
             paragraphs.append([])
         else:
-            paragraphs[-1].append(_FRAME.sub("", line))
-    said = " ".join(paragraphs[0]).strip().rstrip(".")
-    if len(paragraphs) > 1 and paragraphs[1] and paragraphs[1][0].startswith("Perhaps"):
-        said += f". Did you mean {paragraphs[1][1].split()[0]}?"
+            paragraphs[-1].append(inner)
+    filled = [p for p in paragraphs if p]
+    said = " ".join(filled[0]).rstrip(".") if filled else "wrong words on the command line"
+    if len(filled) > 1 and filled[1][0].startswith("Perhaps"):
+        said += f". Did you mean {filled[1][1].split()[0]}?"
     return said

@@ -19,16 +19,17 @@ from torchcaps.train.run import Run
 CLEAN, TRANSFORMED = "digits", "affnist-like:digits,size=28,shift=2,copies=4"
 
 
-def _recipe(row: str, model: str, loss: str, epochs: int, lr: float) -> Recipe:
+def _recipe(row: str, model: str, loss: LossSpec, epochs: int, batch_size: int) -> Recipe:
+    small_maps = "affine:10,shear=0.1,min_scale=0.9,max_scale=1.1"
     return Recipe(
         row=row,
         epochs=epochs,
-        batch_size=50,
-        data=DataSpec(CLEAN, ("translate:2",)),
+        batch_size=batch_size,
+        data=DataSpec(CLEAN, ("translate:2", small_maps)),
         evaluate=(TRANSFORMED,),
         model=model_config(model),
-        loss=LossSpec("margin" if loss == "margin" else "cross_entropy"),
-        optimiser=OptimiserSpec("adam", lr=lr),
+        loss=loss,
+        optimiser=OptimiserSpec("adam", lr=4e-3, ema=0.99),
         schedule=ScheduleSpec("one_cycle"),
     )
 
@@ -39,16 +40,16 @@ def capsnet() -> Recipe:
 
     torchcaps train demo/capsnet
     """
-    return _recipe("CapsNet", "capsnet-small", "margin", 8, 3e-3)
+    return _recipe("CapsNet", "capsnet-small", LossSpec("margin"), 12, 40)
 
 
 @recipe("demo/convnet-avg")
 def convnet_avg() -> Recipe:
-    """ConvNet-Avg of the same width on 4,000 digits: above 97 % in about a minute on two cores.
+    """A narrow ConvNet-Avg on 4,000 digits: above 97 % in about a minute on two cores.
 
     torchcaps train demo/convnet-avg
     """
-    return _recipe("ConvNet-Avg", "convnet-avg-small", "cross_entropy", 14, 4e-3)
+    return _recipe("ConvNet-Avg", "convnet-avg-small", LossSpec("cross_entropy"), 18, 32)
 
 
 def run_demo(folder: Path, console: Console) -> list[Run]:
@@ -56,6 +57,6 @@ def run_demo(folder: Path, console: Console) -> list[Run]:
     runs = []
     for name in ("demo/capsnet", "demo/convnet-avg"):
         chosen = get_recipe(name)
-        console.print(f"[bold]{chosen.row}[/bold]  {(name)}")
+        console.print(f"[bold]{chosen.row}[/bold]  {name}")
         runs.append(start(chosen, folder / name.rpartition("/")[2], console))
     return runs

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import torch
 from matplotlib.figure import Figure
 
 from torchcaps.analysis import (
@@ -119,6 +120,11 @@ def _provenance(runs: dict[str, Run]) -> str:
     return "<section><h2>Where the numbers come from</h2>" + "".join(parts) + "</section>"
 
 
+def _spread(total: int, count: int) -> torch.Tensor:
+    """Rows evenly over a split, so that one sorted by class shows every class."""
+    return torch.linspace(0, total - 1, min(count, total)).long()
+
+
 def _sections(
     runs: dict[str, Run], models: dict[str, CapsuleModel], data: Dataset
 ) -> Iterator[_Section]:
@@ -128,7 +134,8 @@ def _sections(
     )
     test = data.test
     if test.labels.ndim == 1 and data.num_classes:
-        names = {n: accuracy_under(m, test[slice(0, 1000)], "rotation") for n, m in models.items()}
+        part = test[_spread(len(test), 1000)]
+        names = {n: accuracy_under(m, part, "rotation") for n, m in models.items()}
         words = (
             "Test images turned by a fixed angle; no model was trained on turned images unless its "
         )
@@ -137,7 +144,7 @@ def _sections(
         yield _Section("Accuracy against rotation", words, {"rotation": figure})
     drawing = {n: m for n, m in models.items() if m.decoder is not None}
     if drawing:
-        batch = test.batch(slice(0, 12))
+        batch = test.batch(_spread(len(test), 12))
         labels = batch.labels if batch.labels.ndim == 1 else batch.labels[:, 0]
         images = batch.images.cpu().numpy()
         figures = {
@@ -147,14 +154,12 @@ def _sections(
         yield _Section(
             "Reconstructions", "Test images and what the decoder draws of them.", figures
         )
-        figures = {n: draw_traversal(traverse(m, batch.images[0])) for n, m in drawing.items()}
-        words = (
-            "Each row adds to one unit of the class capsule of the first test image, and decodes."
-        )
+        figures = {n: draw_traversal(traverse(m, batch.images[4])) for n, m in drawing.items()}
+        words = "Each row adds to one unit of the class capsule of one test image, and decodes."
         yield _Section("What each unit draws", words, figures)
     routed = {n: m for n, m in models.items() if getattr(m.config, "routing", None) == "dynamic"}
     if routed:
-        image = test.batch(slice(0, 1)).images[0]
+        image = test.batch(_spread(len(test), 12)).images[4]
         figures = {
             n: draw_coupling(image.cpu().numpy(), routing_map(m, image)[1], data.classes)
             for n, m in routed.items()

@@ -163,8 +163,8 @@ register(
 register(
     "convnet-avg-small",
     ConvNet,
-    ConvNetConfig(channels=(64, 64), strides=(1, 2), kernel_size=9, pool="average", hidden=()),
-    "ConvNet-Avg in the width of capsnet-small",
+    ConvNetConfig(channels=(32, 128), strides=(1, 2), kernel_size=9, pool="average", hidden=()),
+    "ConvNet-Avg in a width that a CPU trains in a minute",
 )
 register(
     "convnet-r", ConvNetR, ConvNetRConfig(), "160 units, a linear output, plain reconstruction"

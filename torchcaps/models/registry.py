@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+
 from torchcaps.errors import TorchcapsError, nearest
 from torchcaps.models.base import CapsuleModel, ModelConfig
 
@@ -69,8 +72,13 @@ def from_folder(folder: str | Path) -> CapsuleModel:
         values = json.loads((folder / "config.json").read_text())
     except (OSError, ValueError) as error:
         raise TorchcapsError(f"{folder}: no readable config.json ({error}).") from None
-    config = config_from_dict(values)
-    return _FAMILIES[config.family][0].from_pretrained(str(folder), config=config)
+    model = build(config_from_dict(values))
+    try:
+        model.load_state_dict(load_file(folder / "model.safetensors"))
+    except (OSError, RuntimeError, SafetensorError) as error:
+        reason = str(error).split("\n")[0]
+        raise TorchcapsError(f"{folder}: no readable model.safetensors ({reason}).") from None
+    return model
 
 
 def _replace(config: ModelConfig, overrides: dict[str, Any], name: str) -> ModelConfig:

@@ -26,17 +26,22 @@ def dynamic_routing_reference(
 
     poses [B,I,D], weight [I,J,D,E] or [1,J,D,E] (shared) -> poses [B,J,E], coupling [B,I,J]
     """
-    activation = squash_vectors if squash else torch.clone
+    if num_iters < 1:
+        raise TorchcapsError(f"num_iters={num_iters}: routing needs at least one iteration.")
     batch, in_caps, _ = poses.shape
     votes = torch.einsum("bid,ijde->bije", poses, weight.expand(in_caps, -1, -1, -1))
-    logits = poses.new_zeros(batch, in_caps, weight.shape[1])
-    for last in [False] * (num_iters - 1) + [True]:
+
+    def iterate(logits: Tensor) -> tuple[Tensor, Tensor]:
         coupling = logits.softmax(-1)
-        parents = activation(torch.einsum("bij,bije->bje", coupling, votes))
-        if last:
-            return parents, coupling
+        parents = torch.einsum("bij,bije->bje", coupling, votes)
+        return squash_vectors(parents) if squash else parents, coupling
+
+    logits = poses.new_zeros(batch, in_caps, weight.shape[1])
+    parents, coupling = iterate(logits)
+    for _ in range(num_iters - 1):
         logits = logits + torch.einsum("bije,bje->bij", votes, parents)
-    raise TorchcapsError(f"num_iters={num_iters}: dynamic routing needs at least one iteration.")
+        parents, coupling = iterate(logits)
+    return parents, coupling
 
 
 def dynamic_routing(

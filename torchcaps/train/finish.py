@@ -7,66 +7,65 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from torchcaps.data import load as load_data
-from torchcaps.data.dataset import Dataset
+from torchcaps.models import CapsuleModel
+from torchcaps.models.registry import build
 from torchcaps.train.checkpoint import restore_model, write_atomic
-from torchcaps.train.recipe import Recipe
-from torchcaps.train.record import append_results, environment, make_record
+from torchcaps.train.recipe import to_dict
+from torchcaps.train.record import append_results, environment
 
 if TYPE_CHECKING:
     from torchcaps.train.loop import Training
 
 
-def measure(training: "Training") -> list[dict[str, Any]]:
-    """The chosen model on the test split of its own data and of every set in `evaluate`."""
+def chosen_model(training: "Training") -> CapsuleModel:
+    """A fresh model with the chosen weights, whole on this device whatever the strategy was."""
+    model = build(training.recipe.model).to(training.parts.fabric.device)
+    restore_model(model, training.best)
+    return model.eval()
+
+
+def measure(training: "Training", model: CapsuleModel) -> list[dict[str, Any]]:
+    """The test split of the run's data and of every set in `evaluate`; validation beside it."""
     recipe, parts = training.recipe, training.parts
+    splits = [
+        (recipe.data.name, "test", parts.data.test),
+        (recipe.data.name, "val", parts.data.val),
+    ]
+    for name in recipe.evaluate:
+        data = load_data(name, recipe.data.root or None, seed=recipe.data.seed)
+        splits.append((name, "test", data.test.to(parts.fabric.device)))
     results = []
-    for name in dict.fromkeys((recipe.data.name, *recipe.evaluate)):
-        own = name == recipe.data.name
-        data = parts.data if own else _other(recipe, name).to(parts.fabric.device)
-        splits = {"test": data.test, **({"val": data.val} if own else {})}
-        for split_name, split in splits.items():
-            with parts.fabric.autocast():
-                numbers = training.objective.evaluate(parts.model, split, recipe.loss)
-            results += [
-                {
-                    "data": name,
-                    "split": split_name,
-                    "metric": metric,
-                    "value": value,
-                    "n": len(split),
-                }
-                for metric, value in numbers.items()
-            ]
+    for name, split_name, split in splits:
+        with parts.fabric.autocast():
+            numbers = training.objective.evaluate(model, split, recipe.loss)
+        results += [
+            {"data": name, "split": split_name, "metric": metric, "value": value, "n": len(split)}
+            for metric, value in numbers.items()
+        ]
     return results
-
-
-def _other(recipe: Recipe, name: str) -> Dataset:
-    return load_data(name, recipe.data.root or None, seed=recipe.data.seed)
 
 
 def finish(training: "Training") -> dict[str, Any]:
     parts, recipe, run = training.parts, training.recipe, training.run
-    if training.best:
-        restore_model(parts.model, training.best)
-    parts.model.eval()
-    results = measure(training)
+    model = chosen_model(training)
+    results = measure(training, model)
     device = parts.fabric.device
     peak = torch.cuda.max_memory_allocated(device) / 2**20 if device.type == "cuda" else None
-    record = make_record(
-        recipe,
-        environment(device),
-        results,
-        parameters=parts.model.num_parameters,
-        epochs_trained=training.state.step // parts.loader.steps_per_epoch,
-        chosen_epoch=training.state.best_epoch,
-        seconds=round(training.state.seconds, 2),
-        peak_mb=None if peak is None else round(peak, 1),
-        impl="auto",
-        data_note=parts.data.note,
-    )
+    record = {
+        "recipe": to_dict(recipe),
+        **environment(device),
+        "parameters": model.num_parameters,
+        "epochs_trained": training.state.step // parts.loader.steps_per_epoch,
+        "chosen_epoch": training.state.best_epoch,
+        "seconds": round(training.state.seconds, 2),
+        "peak_mb": None if peak is None else round(peak, 1),
+        "impl": "auto",
+        "data_note": parts.data.note,
+        "results": results,
+    }
     if training.chief:
-        parts.model.record = record
-        parts.model.save_pretrained(run.model)
+        model.record = record
+        model.save_pretrained(run.model)
         write_atomic(run.record_file, (json.dumps(record, indent=2) + "\n").encode())
         if recipe.record:
             append_results(record, Path("results"))

@@ -104,7 +104,8 @@ class Objective:
     higher_is_better: bool
 
     def better(self, new: float, old: float | None) -> bool:
-        return old is None or (new > old if self.higher_is_better else new < old)
+        """Of equals the later one, which has trained longer."""
+        return old is None or (new >= old if self.higher_is_better else new <= old)
 
 
 OBJECTIVES = {

@@ -12,8 +12,6 @@ from typing import Any
 
 import torch
 
-from torchcaps.train.recipe import Recipe, to_dict
-
 _PACKAGES = ("torch", "lightning-fabric", "numpy", "safetensors")
 
 
@@ -71,15 +69,6 @@ def environment(device: torch.device) -> dict[str, Any]:
         "device": device_name(device),
         "versions": versions(),
     }
-
-
-def make_record(
-    recipe: Recipe,
-    started: dict[str, Any],
-    results: list[dict[str, Any]],
-    **facts: Any,
-) -> dict[str, Any]:
-    return {"recipe": to_dict(recipe), **started, **facts, "results": results}
 
 
 def append_results(record: dict[str, Any], folder: Path) -> Path:

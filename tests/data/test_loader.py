@@ -1,0 +1,56 @@
+import pytest
+import torch
+
+from torchcaps import data
+from torchcaps.data import Augment, Loader
+from torchcaps.errors import TorchcapsError
+
+
+def test_an_epoch_is_a_permutation_and_the_next_another(digits):
+    loader = Loader(digits, 100, seed=1)
+    assert loader.steps_per_epoch == 40
+    seen = torch.cat([loader.batch(i).images for i in range(40)])
+    assert torch.equal(
+        seen.flatten(1).sum(1).sort().values,
+        (digits.train.images.float() / 255).flatten(1).sum(1).sort().values,
+    )
+    assert not torch.equal(loader.batch(0).images, loader.batch(40).images)
+
+
+def test_a_batch_depends_on_seed_and_step_alone(digits):
+    one = Loader(digits, 64, seed=3, augment=Augment(("translate:2",)))
+    two = Loader(digits, 64, seed=3, augment=Augment(("translate:2",)))
+    for step in (500, 0, 77, 62):
+        late = two.batch(step)
+        assert torch.equal(one.batch(step).images, late.images)
+        assert torch.equal(one.batch(step).labels, late.labels)
+    assert not torch.equal(one.batch(5).images, Loader(digits, 64, seed=4).batch(5).images)
+
+
+def test_ranks_share_the_global_batch(digits):
+    augment = Augment(("translate:2",))
+    whole = Loader(digits, 60, seed=2, augment=augment).batch(70)
+    parts = [
+        Loader(digits, 60, seed=2, augment=augment, rank=r, world_size=3).batch(70)
+        for r in range(3)
+    ]
+    assert torch.equal(whole.images, torch.cat([p.images for p in parts]))
+    assert torch.equal(whole.labels, torch.cat([p.labels for p in parts]))
+
+
+def test_generated_sets_draw_afresh_each_epoch():
+    loader = Loader(data.load("translated:digits"), 4000, seed=0)
+    first, second = loader.batch(0), loader.batch(1)
+    assert first.images.shape == (4000, 1, 40, 40)
+    order = [b.images.flatten(1).sum(1).sort() for b in (first, second)]
+    assert torch.allclose(order[0].values, order[1].values, rtol=1e-4)  # the same digits
+    rows = [b.images[o.indices] for b, o in zip((first, second), order, strict=True)]
+    moved = (rows[0] != rows[1]).flatten(1).any(1)
+    assert moved.float().mean() > 0.9  # at other places
+
+
+def test_impossible_sizes_are_explained(digits):
+    with pytest.raises(TorchcapsError, match="more than the 4000"):
+        Loader(digits, 5000)
+    with pytest.raises(TorchcapsError, match="shared by 3"):
+        Loader(digits, 64, world_size=3)

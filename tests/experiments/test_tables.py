@@ -1,0 +1,81 @@
+import json
+from dataclasses import replace
+
+import pytest
+
+from torchcaps.errors import TorchcapsError
+from torchcaps.experiments import cells, get_recipe, get_table, recipes, tables
+from torchcaps.train.loop import start
+from torchcaps.train.recipe import DataSpec
+from torchcaps.train.record import append_results
+
+
+def line(value, seed=0, row="CapsNet", data="affnist-like:mnist", **more):
+    return {
+        "paper": "robustness", "table": "table1", "row": row, "protocol": "ours", "seed": seed,
+        "data": data, "split": "test", "metric": "accuracy", "value": value, **more,
+    }  # fmt: skip
+
+
+def write(folder, lines):
+    (folder / "robustness.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
+
+
+def cell(folder, row="CapsNet", column="AffNIST", protocol="ours"):
+    found = cells(get_table("robustness", "table1"), folder)
+    return next(
+        c for c in found if (c["row"], c["column"], c["protocol"]) == (row, column, protocol)
+    )
+
+
+def test_cells_are_means_over_seeds(tmp_path):
+    write(tmp_path, [
+        line(0.78, 0), line(0.80, 1), line(0.5, 2, superseded_by="a later line"),
+        line(0.99, 0, data="translated:mnist"), line(0.3, 0, split="val"),
+        line(0.9, 0, protocol="paper"),
+    ])  # fmt: skip
+    found = cell(tmp_path)
+    assert found["n"] == 2 and found["mean"] == pytest.approx(79) and found["best"] == 80
+    assert found["std"] == pytest.approx(2**0.5) and found["paper_value"] == 79
+    assert cell(tmp_path, protocol="paper")["mean"] == 90
+    assert cell(tmp_path, column="MNIST")["mean"] == 99
+
+
+def test_a_cell_without_a_run_is_empty_and_not_guessed(tmp_path):
+    found = cell(tmp_path, "SCAE")
+    assert found["n"] == 0 and found["mean"] is None and found["best"] is None
+
+
+def test_a_damaged_results_file_is_named(tmp_path):
+    (tmp_path / "robustness.jsonl").write_text("{}\nnot json\n")
+    with pytest.raises(TorchcapsError, match="jsonl:2"):
+        cell(tmp_path)
+
+
+def test_every_row_with_a_recipe_is_in_its_table():
+    for name in recipes():
+        recipe = get_recipe(name)
+        if recipe.paper:
+            assert recipe.row in get_table(recipe.paper, recipe.table).rows, name
+    assert tables("robustness")
+
+
+@pytest.mark.parametrize("name", list(recipes()))
+def test_every_recipe_runs(name, tmp_path):
+    """A few steps on the embedded digits, with everything but the size as the recipe says."""
+    recipe = get_recipe(name)
+    small = {"capsnet": {"channels": 4, "num_types": 2, "hidden": (8,)}}
+    if recipe.model.family == "convnet":
+        small["convnet"] = {"channels": tuple(4 for _ in recipe.model.channels)}  # type: ignore
+    model = replace(recipe.model, **small.get(recipe.model.family, {}))
+    digits = DataSpec(recipe.data.name.replace("mnist", "digits"), recipe.data.augment)
+    others = tuple(
+        f"{e.replace(':mnist', ':digits').split(',copies')[0]},copies=1" for e in recipe.evaluate
+    )
+    tried = replace(recipe, data=digits, evaluate=others, model=model, epochs=1, batch_size=1000)
+    record = start(tried, tmp_path / "run").record()
+    path = append_results(record, tmp_path / "results")
+    lines = [json.loads(x) for x in path.read_text().splitlines()]
+    assert {x["data"] for x in lines} == {digits.name, *others}
+    for key in ("commit", "date", "device", "command", "versions", "seconds", "seed", "recipe"):
+        assert key in lines[0]

@@ -1,0 +1,50 @@
+import math
+
+import pytest
+import torch
+
+from torchcaps.losses import (
+    binary_cross_entropy,
+    cross_entropy,
+    margin_loss,
+    multi_hot,
+    reconstruction_loss,
+)
+
+
+def test_multi_hot_of_one_label_several_and_none():
+    assert multi_hot(torch.tensor([2, -1]), 3).tolist() == [[0, 0, 1], [0, 0, 0]]
+    assert multi_hot(torch.tensor([[0, 2], [1, -1]]), 3).tolist() == [[1, 0, 1], [0, 1, 0]]
+
+
+def test_margin_loss_against_the_formula():
+    lengths = torch.tensor([[0.95, 0.3, 0.05], [0.2, 0.5, 0.0]])
+    first = max(0, 0.9 - 0.95) ** 2 + 0.5 * (max(0, 0.3 - 0.1) ** 2)
+    second = (0.9 - 0.5) ** 2 + 0.5 * (0.2 - 0.1) ** 2
+    loss = margin_loss(lengths, torch.tensor([0, 1]))
+    assert float(loss) == pytest.approx((first + second) / 2)
+
+
+def test_cross_entropies_against_the_formula():
+    scores = torch.tensor([[1.0, -2.0, 0.5]])
+    total = sum(math.exp(x) for x in (1.0, -2.0, 0.5))
+    one = -math.log(math.exp(-2.0) / total)
+    assert float(cross_entropy(scores, torch.tensor([1]))) == pytest.approx(one)
+    other = -math.log(math.exp(1.0) / total)
+    two = float(cross_entropy(scores, torch.tensor([[0, 1]])))
+    assert two == pytest.approx((one + other) / 2)
+    sigmoid = [1 / (1 + math.exp(-x)) for x in (1.0, -2.0, 0.5)]
+    expected = -math.log(1 - sigmoid[0]) - math.log(sigmoid[1]) - math.log(1 - sigmoid[2])
+    labels = torch.tensor([1])
+    by_logits = binary_cross_entropy(scores, labels, probabilities=False)
+    by_probabilities = binary_cross_entropy(scores.sigmoid(), labels, probabilities=True)
+    assert float(by_logits) == pytest.approx(expected, rel=1e-5)
+    assert float(by_probabilities) == pytest.approx(expected, rel=1e-5)
+
+
+def test_reconstruction_sums_pixels_and_leaves_absent_objects_out():
+    drawn, target = torch.zeros(2, 1, 3, 3), torch.ones(2, 1, 3, 3)
+    assert float(reconstruction_loss(drawn, target)) == 9
+    two = torch.zeros(2, 2, 1, 3, 3), torch.ones(2, 2, 1, 3, 3)
+    present = torch.tensor([[True, True], [True, False]])
+    assert float(reconstruction_loss(*two, present)) == (9 + 9 + 9) / 2

@@ -1,0 +1,208 @@
+"""The loop: learning, choosing, stopping, resuming to the same bits, failing with a reason."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import torchcaps
+from torchcaps.errors import TorchcapsError
+from torchcaps.models.registry import model_config
+from torchcaps.train import loop
+from torchcaps.train.loop import Interrupted, Training, resume, start
+from torchcaps.train.recipe import DataSpec, HardwareSpec, LossSpec, OptimiserSpec, Recipe
+from torchcaps.train.run import Run
+
+
+def weights(run: Run):
+    return load_file(run.model / "model.safetensors")
+
+
+def same(a: Run, b: Run) -> None:
+    one, two = weights(a), weights(b)
+    assert one.keys() == two.keys()
+    for name in one:
+        assert torch.equal(one[name], two[name]), name
+    assert a.metrics() == b.metrics()
+    assert a.record()["results"] == b.record()["results"]
+
+
+def test_a_run_learns_and_leaves_a_whole_folder(tiny_recipe, tmp_path):
+    recipe = replace(tiny_recipe, epochs=6, optimiser=OptimiserSpec(lr=5e-3), tensorboard=True)
+    run = torchcaps.train(recipe, tmp_path / "run")
+    lines = run.metrics()
+    assert len(lines) == 6 and lines[-1]["train_loss"] < 0.8 * lines[0]["train_loss"]
+    record = run.record()
+    assert {r["split"] for r in record["results"]} == {"test", "val"}
+    accuracy = next(
+        r["value"] for r in record["results"] if (r["split"], r["metric"]) == ("test", "accuracy")
+    )
+    assert accuracy > 0.5
+    best = max(range(6), key=lambda i: (lines[i]["val_accuracy"], i))
+    assert record["chosen_epoch"] == best
+    for key in ("command", "commit", "date", "device", "versions", "parameters", "seconds"):
+        assert record[key], key
+    assert list((run.folder / "tensorboard").iterdir())
+    model = torchcaps.load(run.folder)
+    assert model.record == record
+    val = next(
+        r["value"] for r in record["results"] if (r["split"], r["metric"]) == ("val", "accuracy")
+    )
+    assert val == pytest.approx(lines[best]["val_accuracy"])
+
+
+def test_the_same_seed_gives_the_same_bits_and_another_does_not(tiny_recipe, tmp_path):
+    runs = [start(replace(tiny_recipe, seed=s), tmp_path / str(i)) for i, s in enumerate((1, 1, 2))]
+    same(runs[0], runs[1])
+    assert runs[0].metrics() != runs[2].metrics()
+
+
+@pytest.mark.parametrize("options", ["plain", "ema-sgd"])
+def test_a_stopped_run_ends_with_the_same_bits(tiny_recipe, tmp_path, monkeypatch, options):
+    recipe = replace(tiny_recipe, checkpoint_seconds=1e9)
+    if options == "ema-sgd":
+        recipe = replace(recipe, optimiser=OptimiserSpec("sgd", lr=0.1, ema=0.9, clip=1.0))
+    whole = start(recipe, tmp_path / "whole")
+    original = Training.step
+
+    def stop_at(step):
+        def stopping(self):
+            original(self)
+            if self.state.step == step:
+                self._stop()
+
+        return stopping
+
+    monkeypatch.setattr(Training, "step", stop_at(7))
+    with pytest.raises(Interrupted):
+        start(recipe, tmp_path / "stopped")
+    monkeypatch.setattr(Training, "step", stop_at(23))
+    with pytest.raises(Interrupted):
+        resume(tmp_path / "stopped")
+    monkeypatch.setattr(Training, "step", original)
+    with pytest.raises(TorchcapsError, match="not finished"):
+        Run.open(tmp_path / "stopped").record()
+    same(whole, resume(tmp_path / "stopped"))
+    same(whole, resume(tmp_path / "stopped"))
+
+
+def test_accumulation_changes_memory_and_not_the_result(tiny_recipe, tmp_path):
+    recipe = replace(tiny_recipe, epochs=1)
+    parts = replace(recipe, optimiser=replace(recipe.optimiser, accumulate=3))
+    one, two = start(recipe, tmp_path / "a"), start(parts, tmp_path / "b")
+    assert one.metrics()[0]["train_loss"] == pytest.approx(two.metrics()[0]["train_loss"], rel=1e-4)
+
+
+def test_training_stops_at_the_target(tiny_recipe, tmp_path):
+    run = start(replace(tiny_recipe, epochs=50, target_accuracy=0.15), tmp_path / "run")
+    assert run.record()["epochs_trained"] < 50
+    assert run.metrics()[-1]["val_accuracy"] >= 0.15
+
+
+def test_choose_last(tiny_recipe, tmp_path):
+    assert (
+        start(replace(tiny_recipe, choose="last"), tmp_path / "run").record()["chosen_epoch"] == 1
+    )
+
+
+@pytest.mark.parametrize("kind", ["margin", "cross_entropy", "binary_cross_entropy"])
+@pytest.mark.parametrize("model", ["capsnet-small", "convnet-avg-small"])
+def test_every_loss_goes_with_every_model(kind, model, tmp_path, tiny_recipe):
+    sizes = {"channels": 4, "num_types": 2} if "caps" in model else {"channels": (4, 4)}
+    recipe = replace(tiny_recipe, epochs=1, batch_size=2000, loss=LossSpec(kind))
+    run = start(replace(recipe, model=model_config(model, **sizes)), tmp_path / "run")
+    assert run.record()["results"]
+
+
+def test_overlapping_digits_train_with_a_drawing_each(tmp_path, tiny_recipe):
+    recipe = replace(
+        tiny_recipe, epochs=1, batch_size=1000, data=DataSpec("multimnist:digits,copies=1")
+    )
+    record = start(recipe, tmp_path / "run").record()
+    assert {r["metric"] for r in record["results"]} == {"accuracy", "loss"}
+
+
+def test_unlabelled_images_can_be_drawn_but_not_classified(tmp_path, tiny_recipe):
+    from PIL import Image
+
+    for i in range(60):
+        Image.new("L", (32, 32), 4 * i).save(tmp_path / f"{i}.png")
+    spec = DataSpec(f"folder:{tmp_path},size=28,mode=L")
+    recipe = replace(tiny_recipe, data=spec, batch_size=20)
+    with pytest.raises(TorchcapsError, match="no labels"):
+        start(recipe, tmp_path / "a")
+    run = start(replace(recipe, objective="reconstruct", epochs=3), tmp_path / "b")
+    lines = run.metrics()
+    assert lines[-1]["val_loss"] < lines[0]["val_loss"]
+
+
+def test_a_loss_that_is_not_finite_stops_with_step_layer_and_checkpoint(
+    tiny_recipe, tmp_path, monkeypatch
+):
+    recipe = replace(tiny_recipe, optimiser=OptimiserSpec("sgd", lr=1e20, momentum=0.0))
+    with pytest.raises(TorchcapsError) as error:
+        start(recipe, tmp_path / "run")
+    text = str(error.value)
+    assert "at step" in text and "checkpoint is step 0" in text
+    assert "weights" in text or "output of" in text
+    original = loop.Training._loss
+
+    def poisoned(self, images, labels, targets):
+        if self.state.step >= 5:
+            with torch.no_grad():
+                self.parts.model.primary.conv.bias.fill_(float("inf"))
+        return original(self, images, labels, targets)
+
+    monkeypatch.setattr(loop.Training, "_loss", poisoned)
+    with pytest.raises(TorchcapsError, match="at step 5"):
+        start(tiny_recipe, tmp_path / "poisoned")
+
+
+def test_first_bad_layer_is_the_first():
+    from torchcaps.train.diagnose import first_bad_layer
+
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU(), torch.nn.Linear(2, 1))
+    x = torch.full((1, 2), float("inf"))
+    assert first_bad_layer(model, lambda: model(x).sum()) == "the output of 0 (Linear)"
+    clean = torch.ones(1, 2)
+    assert first_bad_layer(model, lambda: model(clean).sum() / 0) == "the loss itself"
+    assert "gradient of" in first_bad_layer(model, lambda: (model(clean) * 0).sum().sqrt())
+    with torch.no_grad():
+        model[2].weight.fill_(float("nan"))
+    assert first_bad_layer(model, lambda: model(x).sum()) == "the weights 2.weight"
+
+
+def test_folders_that_cannot_be_used_are_explained(tiny_recipe, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(TorchcapsError, match="cannot be written"):
+        start(tiny_recipe, tmp_path / "file" / "run")
+    with pytest.raises(TorchcapsError, match="not a run"):
+        resume(tmp_path)
+    run = Run.create(tiny_recipe, tmp_path / "run")
+    with pytest.raises(TorchcapsError, match="holds a run already"):
+        Run.create(tiny_recipe, run.folder)
+    values = json.loads(run.recipe_file.read_text())
+    run.recipe_file.write_text(json.dumps({**values, "version": 0}))
+    with pytest.raises(TorchcapsError, match="version 0"):
+        resume(run.folder)
+
+
+def test_bf16_trains(tiny_recipe, tmp_path):
+    recipe = replace(tiny_recipe, epochs=1, hardware=HardwareSpec(precision="bf16"))
+    assert start(recipe, tmp_path / "run").metrics()[0]["train_loss"] > 0
+
+
+@pytest.mark.slow
+def test_a_compiled_step_learns_the_same(tiny_recipe, tmp_path):
+    recipe = replace(tiny_recipe, epochs=1)
+    plain = start(recipe, tmp_path / "plain")
+    fast = start(replace(recipe, hardware=HardwareSpec(compile="default")), tmp_path / "fast")
+    assert fast.metrics()[0]["train_loss"] == pytest.approx(
+        plain.metrics()[0]["train_loss"], rel=1e-3
+    )
+
+
+def test_the_default_recipe_is_a_capsnet():
+    assert Recipe().model == model_config("capsnet")

@@ -1,0 +1,54 @@
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from torchcaps.train.optim import Average, learning_rate, make_optimiser
+from torchcaps.train.recipe import OptimiserSpec, ScheduleSpec
+
+
+def rates(total=100, **spec):
+    return [learning_rate(ScheduleSpec(**spec), 2.0, s, total) for s in range(total)]
+
+
+def test_schedules():
+    assert set(rates(kind="constant")) == {2.0}
+    step = rates(kind="step", milestones=(0.5, 0.75), gamma=0.1)
+    assert step[49] == 2 and step[50] == pytest.approx(0.2) and step[75] == pytest.approx(0.02)
+    cosine = rates(kind="cosine")
+    assert cosine[0] == 2 and cosine[50] == pytest.approx(1) and cosine[-1] < 0.01
+    warm = rates(kind="cosine", warmup=0.1)
+    assert warm[0] < 0.2 and max(warm) == pytest.approx(2, rel=0.01) and warm[5] > warm[2]
+    cycle = rates(kind="one_cycle")
+    assert cycle[0] == pytest.approx(2 / 25) and cycle[30] == pytest.approx(2) and cycle[-1] < 0.01
+    assert rates(kind="cosine", final=0.5)[-1] == pytest.approx(1, rel=0.01)
+
+
+@pytest.mark.parametrize("kind", ["adam", "adamw", "sgd"])
+def test_optimisers_descend(kind):
+    model = nn.Linear(3, 1)
+    optimiser = make_optimiser(model, OptimiserSpec(kind, lr=0.05))
+    x = torch.randn(50, 3)
+    losses = []
+    for _ in range(60):
+        loss = (model(x) - x.sum(1, keepdim=True)).square().mean()
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        losses.append(float(loss.detach()))
+    assert losses[-1] < 0.2 * losses[0]
+
+
+def test_average_follows_its_formula_and_swaps_back():
+    model = nn.Linear(1, 1, bias=False)
+    nn.init.constant_(model.weight, 1.0)
+    average = Average(model, 0.9)
+    expected = 1.0
+    for value in (2.0, 3.0, 5.0):
+        nn.init.constant_(model.weight, value)
+        average.update(model)
+        expected = 0.9 * expected + 0.1 * value
+    with average.swapped(model):
+        assert math.isclose(float(model.weight), expected, rel_tol=1e-6)
+    assert float(model.weight) == 5.0

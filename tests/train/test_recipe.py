@@ -1,0 +1,56 @@
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchcaps.errors import TorchcapsError
+from torchcaps.experiments import get_recipe, recipes
+from torchcaps.train import recipe as recipe_module
+from torchcaps.train.recipe import Recipe, from_dict, to_dict
+
+
+@pytest.mark.parametrize("name", list(recipes()))
+def test_a_recipe_survives_json(name):
+    recipe = get_recipe(name)
+    assert from_dict(json.loads(json.dumps(to_dict(recipe)))) == recipe
+
+
+@given(st.integers(0, 10**9), st.floats(1e-9, 10), st.lists(st.sampled_from(["flip", "crop:4"])))
+def test_any_values_survive_json(seed, lr, augment):
+    base = Recipe()
+    recipe = replace(
+        base,
+        seed=seed,
+        optimiser=replace(base.optimiser, lr=lr),
+        data=replace(base.data, augment=tuple(augment)),
+    )
+    assert from_dict(json.loads(json.dumps(to_dict(recipe)))) == recipe
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"epocs": 3}, "Did you mean 'epochs'"),
+        ({"epochs": "three"}, "epochs: 'three' is not of type int"),
+        ({"seed": True}, "seed: True"),
+        ({"optimiser": {"lrr": 1}}, "Did you mean 'lr'"),
+        ({"loss": {"kind": "hinge"}}, "kind: 'hinge'"),
+        ({"model": {"family": "capsnt"}}, "Did you mean 'capsnet'"),
+        ({"model": {"family": "capsnet", "num_iters": "x"}}, "num_iters"),
+        ({"data": 3}, "not a group"),
+        ({"version": 99}, "version 99"),
+    ],
+)
+def test_a_wrong_recipe_is_explained(change, words):
+    with pytest.raises(TorchcapsError, match=words):
+        from_dict({"version": recipe_module.VERSION, **change})
+
+
+def test_a_file_that_is_no_recipe(tmp_path):
+    path = tmp_path / "recipe.json"
+    for text in ("", "[1]", "{"):
+        path.write_text(text)
+        with pytest.raises(TorchcapsError):
+            recipe_module.load(path)
