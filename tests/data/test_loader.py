@@ -38,6 +38,14 @@ def test_ranks_share_the_global_batch(digits):
     assert torch.equal(whole.labels, torch.cat([p.labels for p in parts]))
 
 
+def test_batches_made_together_are_those_made_alone(digits):
+    alone = Loader(digits, 64, seed=2, augment=Augment(("translate:2",)), rank=1, world_size=2)
+    together = Loader(digits, 64, seed=2, augment=Augment(("translate:2",)), rank=1, world_size=2)
+    together._group = 8
+    for step in (0, 1, 7, 8, 61, 62, 63, 5):  # 62 steps an epoch: the last group is shorter
+        assert torch.equal(alone.batch(step).images, together.batch(step).images), step
+
+
 def test_generated_sets_draw_afresh_each_epoch():
     loader = Loader(data.load("translated:digits"), 4000, seed=0)
     first, second = loader.batch(0), loader.batch(1)

@@ -46,6 +46,10 @@ class Loader:
         share = batch_size // world_size
         self._mine = slice(rank * share, (rank + 1) * share)
         self._epoch, self._order = -1, torch.empty(0)
+        # On a GPU many small kernels cost more than the work in them, so several batches are made
+        # at once; which ones does not matter, since each depends on its step alone.
+        self._group = max(1, 2048 // batch_size) if data.train.images.is_cuda else 1
+        self._first, self._made = -1, Batch(torch.empty(0), torch.empty(0))
 
     def _permutation(self, epoch: int) -> Tensor:
         if epoch != self._epoch:
@@ -58,8 +62,18 @@ class Loader:
 
     def batch(self, step: int) -> Batch:
         epoch, i = divmod(step, self.steps_per_epoch)
+        within = i % self._group
+        if step - within != self._first:
+            self._first, self._made = step - within, self._make(epoch, i - within)
+        share = self._mine.stop - self._mine.start
+        return self._made[slice(within * share, (within + 1) * share)]
+
+    def _make(self, epoch: int, i: int) -> Batch:
+        """This rank's rows of batches i to i + group of an epoch."""
+        count = min(self._group, self.steps_per_epoch - i)
         start = i * self.batch_size
-        sample = self._permutation(epoch)[start : start + self.batch_size][self._mine]
+        order = self._permutation(epoch)[start : start + count * self.batch_size]
+        sample = order.unflatten(0, (count, self.batch_size))[:, self._mine].flatten()
         number = sample + epoch * self.length
         rows = sample % len(self.data.train)
         render = self.data.render

@@ -37,7 +37,9 @@ class DenseCaps(nn.Module):
         self.impl: Impl = impl
         self.route = uniform_routing if routing == "uniform" else dynamic_routing
         self.weight = nn.Parameter(torch.empty(1 if shared else in_caps, out_caps, in_dim, out_dim))
-        nn.init.normal_(self.weight, std=0.1)
+        # Own transforms point anywhere, so their votes cancel; with a shared one they add up, and
+        # at the same scale every parent would start saturated and never learn.
+        nn.init.normal_(self.weight, std=0.1 / in_caps**0.5 if shared else 0.1)
 
     def forward(self, poses: Tensor) -> tuple[Tensor, Tensor]:
         return self.route(poses, self.weight, self.num_iters, self.squash, impl=self.impl)

@@ -1,5 +1,6 @@
 """What a run works with, built anew from its recipe at every start."""
 
+import logging
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -49,6 +50,7 @@ def _shard(model: nn.Module, mesh: Any) -> nn.Module:
 
 def make_fabric(recipe: Recipe) -> Fabric:
     """Device, precision and strategy; under torchrun or SLURM this process joins the others."""
+    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
     hardware = recipe.hardware
     fast = hardware.precision != "fp32"
     torch.set_float32_matmul_precision("high" if fast else "highest")

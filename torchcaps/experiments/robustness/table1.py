@@ -54,7 +54,7 @@ def _recipe(row: str, model: str, loss: LossSpec) -> Recipe:
         loss=loss,
         optimiser=OptimiserSpec("adam", lr=1e-3),
         schedule=ScheduleSpec("one_cycle"),
-        hardware=HardwareSpec(precision="tf32"),
+        hardware=HardwareSpec(precision="bf16"),
     )
 
 
