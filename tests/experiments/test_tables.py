@@ -74,8 +74,12 @@ def test_every_recipe_runs(name, tmp_path):
     )
     tried = replace(recipe, data=digits, evaluate=others, model=model, epochs=1, batch_size=1000)
     record = start(tried, tmp_path / "run").record()
-    path = append_results(record, tmp_path / "results")
+    said = append_results(record, tmp_path / "results")
+    path = tmp_path / f"results/{recipe.paper or 'other'}.jsonl"
     lines = [json.loads(x) for x in path.read_text().splitlines()]
+    assert f"{len(lines)} lines" in said
+    assert "already" in append_results(record, tmp_path / "results")
+    assert len(path.read_text().splitlines()) == len(lines)
     assert {x["data"] for x in lines} == {digits.name, *others}
     for key in ("commit", "date", "device", "command", "versions", "seconds", "seed", "recipe"):
         assert key in lines[0]

@@ -86,6 +86,8 @@ def test_a_stopped_run_ends_with_the_same_bits(tiny_recipe, tmp_path, monkeypatc
         Run.open(tmp_path / "stopped").record()
     same(whole, resume(tmp_path / "stopped"))
     same(whole, resume(tmp_path / "stopped"))
+    begun = json.loads((tmp_path / "stopped" / "start.json").read_text())
+    assert Run.open(tmp_path / "stopped").record()["date"] == begun["date"]
 
 
 def test_accumulation_changes_memory_and_not_the_result(tiny_recipe, tmp_path):

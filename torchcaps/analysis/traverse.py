@@ -8,7 +8,7 @@ from torch import Tensor
 from torchcaps.errors import TorchcapsError
 from torchcaps.models import CapsuleModel
 
-RANGE = tuple(np.round(np.arange(-0.25, 0.2501, 0.05), 2).tolist())
+RANGE = tuple(i / 20 for i in range(-5, 6))
 
 
 @torch.no_grad()

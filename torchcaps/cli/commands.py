@@ -87,6 +87,23 @@ def resume(run: Positional[Path], /, json: bool = False) -> None:
     _show_record(go_on(run, Console(stderr=True) if json else console), json)
 
 
+def record(runs: Positional[tuple[Path, ...]], /, results: Path = Path("results")) -> None:
+    """Append finished runs to results/<paper>.jsonl, from which the tables are made.
+
+    For runs that were trained elsewhere, or without --record; a run is never recorded twice.
+
+    Example: torchcaps record runs/robustness-table1-capsnet-s0
+
+    Args:
+        runs: Folders of finished runs.
+        results: Folder of the recorded results.
+    """
+    from torchcaps.train.record import append_results
+
+    for folder in runs:
+        console.print(f"{folder}: {append_results(Run(folder).record(), results)}")
+
+
 def _show_record(run: Run, json: bool) -> None:
     if dist.is_initialized() and dist.get_rank():  # of many processes, one speaks
         return
@@ -312,6 +329,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "list": list_,
     "train": train,
     "resume": resume,
+    "record": record,
     "eval": eval_,
     "table": table,
     "report": report,

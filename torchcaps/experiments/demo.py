@@ -40,7 +40,7 @@ def capsnet() -> Recipe:
 
     torchcaps train demo/capsnet
     """
-    return _recipe("CapsNet", "capsnet-small", LossSpec("margin"), 12, 40)
+    return _recipe("CapsNet", "capsnet-small", LossSpec("margin", 0.003), 12, 40)
 
 
 @recipe("demo/convnet-avg")

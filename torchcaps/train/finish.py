@@ -45,6 +45,14 @@ def measure(training: "Training", model: CapsuleModel) -> list[dict[str, Any]]:
     return results
 
 
+def _provenance(begun: dict[str, Any], ended: dict[str, Any]) -> dict[str, Any]:
+    """Command, commit and device of the start; those of a resume beside them where they differ."""
+    if not begun:
+        return ended
+    changed = {k: v for k, v in ended.items() if k != "date" and v != begun[k]}
+    return {**begun, **({"resumed": changed} if changed else {})}
+
+
 def finish(training: "Training") -> dict[str, Any]:
     parts, recipe, run = training.parts, training.recipe, training.run
     model = chosen_model(training)
@@ -53,7 +61,7 @@ def finish(training: "Training") -> dict[str, Any]:
     peak = torch.cuda.max_memory_allocated(device) / 2**20 if device.type == "cuda" else None
     record = {
         "recipe": to_dict(recipe),
-        **environment(device),
+        **_provenance(run.start(), environment(device)),
         "parameters": model.num_parameters,
         "epochs_trained": training.state.step // parts.loader.steps_per_epoch,
         "chosen_epoch": training.state.best_epoch,

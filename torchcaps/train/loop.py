@@ -23,6 +23,7 @@ from torchcaps.train.objectives import OBJECTIVES
 from torchcaps.train.optim import Average, learning_rate
 from torchcaps.train.progress import TrainingProgress
 from torchcaps.train.recipe import Recipe
+from torchcaps.train.record import environment
 from torchcaps.train.run import Run
 from torchcaps.train.setup import set_up
 
@@ -224,7 +225,8 @@ class Training:
 def start(recipe: Recipe, out: Path | None = None, console: Console | None = None) -> Run:
     """A new run from its first step to its record."""
     training = Training(recipe, console)
-    folder = str(Run.create(training.recipe, out).folder) if training.chief else ""
+    begun = environment(training.parts.fabric.device)
+    folder = str(Run.create(training.recipe, out, begun).folder) if training.chief else ""
     training.run = Run(Path(training.parts.fabric.broadcast(folder)))
     training.go()
     return training.run

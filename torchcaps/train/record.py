@@ -56,9 +56,15 @@ def versions() -> dict[str, str]:
 
 
 def command_line() -> str:
-    if Path(sys.argv[0]).name in ("torchcaps", "__main__.py", "cli.py"):
+    """What a person would type to get this again."""
+    script = Path(sys.argv[0])
+    if script.name == "torchcaps" or script.parts[-2:] == ("cli", "__main__.py"):
         return shlex.join(["torchcaps", *sys.argv[1:]])
-    return "torchcaps.train(…) in Python"
+    if script.suffix == ".py":
+        near = script.resolve().is_relative_to(Path.cwd())
+        shown = script.resolve().relative_to(Path.cwd()) if near else script.name
+        return shlex.join(["python", str(shown), *sys.argv[1:]])
+    return "torchcaps.train(…)"
 
 
 def environment(device: torch.device) -> dict[str, Any]:
@@ -71,21 +77,20 @@ def environment(device: torch.device) -> dict[str, Any]:
     }
 
 
-def append_results(record: dict[str, Any], folder: Path) -> Path:
-    """A line for each measured number, for the paper's tables."""
+def append_results(record: dict[str, Any], folder: Path) -> str:
+    """A line for each measured number, for the paper's tables; says what was done."""
     recipe = record["recipe"]
     path = folder / f"{recipe['paper'] or 'other'}.jsonl"
     folder.mkdir(parents=True, exist_ok=True)
-    shared = {
-        "paper": recipe["paper"],
-        "table": recipe["table"],
-        "row": recipe["row"],
-        "protocol": recipe["protocol"],
-        "seed": recipe["seed"],
-        "recipe": recipe["name"],
-    }
+    if path.exists():
+        with path.open() as file:
+            known = {(line["recipe"], line["seed"], line["date"]) for line in map(json.loads, file)}
+        if (recipe["name"], recipe["seed"], record["date"]) in known:
+            return f"already in {path}"
+    shared = {name: recipe[name] for name in ("paper", "table", "row", "protocol", "seed")}
     facts = {k: v for k, v in record.items() if k not in ("recipe", "results")}
     with path.open("a") as file:
         for result in record["results"]:
-            file.write(json.dumps({**shared, **result, **facts}) + "\n")
-    return path
+            line = {**shared, "recipe": recipe["name"], **result, **facts}
+            file.write(json.dumps(line) + "\n")
+    return f"{len(record['results'])} lines appended to {path}"

@@ -43,8 +43,13 @@ class Run:
         return self.folder / "figures"
 
     @staticmethod
-    def create(recipe: Recipe, out: Path | None = None) -> "Run":
-        """A new folder: `out`, or runs/<recipe>-s<seed>, numbered if that is taken."""
+    def create(
+        recipe: Recipe, out: Path | None = None, start: dict[str, Any] | None = None
+    ) -> "Run":
+        """A new folder: `out`, or runs/<recipe>-s<seed>, numbered if that is taken.
+
+        `start` says by which command, commit and device the run was begun.
+        """
         stem = f"{recipe.name.replace('/', '-')}-s{recipe.seed}"
         folder = out or Path("runs") / stem
         number = 2
@@ -56,10 +61,9 @@ class Run:
             )
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            write_atomic(
-                folder / "recipe.json",
-                (json.dumps(recipes.to_dict(recipe), indent=2) + "\n").encode(),
-            )
+            for name, values in (("start", start or {}), ("recipe", recipes.to_dict(recipe))):
+                text = json.dumps(values, indent=2) + "\n"
+                write_atomic(folder / f"{name}.json", text.encode())
         except OSError as error:
             raise TorchcapsError(f"{folder}: cannot be written ({error.strerror}).") from None
         return Run(folder)
@@ -70,6 +74,10 @@ class Run:
         if not run.recipe_file.exists():
             raise TorchcapsError(f"{folder}: not a run (it has no recipe.json).")
         return run
+
+    def start(self) -> dict[str, Any]:
+        path = self.folder / "start.json"
+        return json.loads(path.read_text()) if path.exists() else {}
 
     def recipe(self) -> Recipe:
         return recipes.load(self.recipe_file)
