@@ -20,7 +20,7 @@ CLEAN, TRANSFORMED = "digits", "affnist-like:digits,size=28,shift=2,copies=4"
 
 
 def _recipe(row: str, model: str, loss: LossSpec, epochs: int, batch_size: int) -> Recipe:
-    small_maps = "affine:10,shear=0.1,min_scale=0.9,max_scale=1.1"
+    small_maps = "affine:15,shear=0.2,min_scale=0.85,max_scale=1.15"
     return Recipe(
         row=row,
         epochs=epochs,
@@ -40,7 +40,7 @@ def capsnet() -> Recipe:
 
     torchcaps train demo/capsnet
     """
-    return _recipe("CapsNet", "capsnet-small", LossSpec("margin", 0.003), 12, 40)
+    return _recipe("CapsNet", "capsnet-small", LossSpec("margin", 0.002), 13, 40)
 
 
 @recipe("demo/convnet-avg")
@@ -49,7 +49,7 @@ def convnet_avg() -> Recipe:
 
     torchcaps train demo/convnet-avg
     """
-    return _recipe("ConvNet-Avg", "convnet-avg-small", LossSpec("cross_entropy"), 18, 32)
+    return _recipe("ConvNet-Avg", "convnet-avg-small", LossSpec("cross_entropy"), 16, 32)
 
 
 def run_demo(folder: Path, console: Console) -> list[Run]:

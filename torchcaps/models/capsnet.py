@@ -129,6 +129,6 @@ register(
 register(
     "capsnet-small",
     CapsNet,
-    CapsNetConfig(channels=32, num_types=8, hidden=(256, 512)),
+    CapsNetConfig(channels=48, num_types=4, hidden=(256, 512)),
     "CapsNet in a width that a CPU trains in a minute",
 )
