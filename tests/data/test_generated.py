@@ -44,11 +44,11 @@ def test_a_rotated_digit_is_at_that_angle(digits, degrees):
     assert turned.abs().max() < 1.5
 
 
-@given(st.integers(0, 10_000))
-def test_uniform_rotation_stays_in_its_bound_and_says_its_angle(digits, seed):
-    loaded = generated.rotated(None, "digits", seed=seed % 7, degrees=30)
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_uniform_rotation_stays_in_its_bound_and_says_its_angle(seed):
+    loaded = generated.rotated(None, "digits", seed=seed, degrees=30)
     ones = loaded.test.labels == 1
-    upright = data.load("digits", seed=seed % 7).test
+    upright = data.load("digits", seed=seed).test
     said = loaded.test.factors["degrees"]
     assert said.abs().max() <= 30
     turned = axis(loaded.test.images[ones].float()) - axis(upright.images[ones].float())

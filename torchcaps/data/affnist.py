@@ -41,7 +41,8 @@ def read_affnist(path: Path) -> Split:
     known = {}
     if factors.shape == (6, labels.size) and factors.dtype.kind in "iuf":
         names = ("rotation", "shear", "scale_x", "scale_y", "translate_x", "translate_y")
-        values = torch.from_numpy(factors.astype(np.float32))
+        with np.errstate(over="ignore"):  # a damaged double may be too large for a float
+            values = torch.from_numpy(factors.astype(np.float32))
         known = {name: values[i].clone() for i, name in enumerate(names)}
     pixels = torch.from_numpy(images.T.reshape(-1, 1, 40, 40).copy())
     return Split(pixels, torch.from_numpy(labels.astype(np.int64)), known)
