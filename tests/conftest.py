@@ -17,6 +17,11 @@ settings.register_profile("ci", deadline=None, max_examples=25, derandomize=True
 settings.load_profile("ci")
 
 
+@pytest.fixture(autouse=True)
+def same_numbers_every_time():
+    torch.manual_seed(0)
+
+
 @pytest.fixture(scope="session")
 def digits() -> data.Dataset:
     return data.load("digits")

@@ -63,7 +63,7 @@ number; rooms of one number do not import each other.
 8 explorer        what one looks at in a browser
     page, report
 9 cli             the command line
-    commands, parse, completion
+    commands, show, parse, completion
 
 Letters: B batch · C,H,W channels, height, width · I children, J parents · D child pose size,
 E parent pose size · T iterations · N data-set size · Y classes · L positions · K kernel side.

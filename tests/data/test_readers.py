@@ -186,3 +186,13 @@ def test_bad_names_are_explained(tmp_path, name, words):
         write_tree(tmp_path)
     with pytest.raises(TorchcapsError, match=words):
         data.load(name.replace("PHOTOS", str(tmp_path)))
+
+
+def test_check_compares_checksums_of_files_that_are_there(tmp_path):
+    from torchcaps.data.registry import check
+
+    assert check("svhn", tmp_path) == []
+    files.svhn(tmp_path / "svhn/train_32x32.mat")
+    with pytest.raises(TorchcapsError, match="sha256"):
+        check("svhn", tmp_path)
+    assert check("digits", tmp_path) == []

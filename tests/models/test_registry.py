@@ -21,7 +21,7 @@ def small(name):
     extra = dict(overrides[family])
     if family == "convnet":
         config = model_config(name)
-        extra = {"channels": tuple(c // 32 for c in config.channels), "kernel_size": 5}
+        extra = {"channels": tuple(8 for _ in config.channels), "kernel_size": 5}
     return torchcaps.create_model(name, image_size=24, num_classes=7, **extra)
 
 

@@ -162,6 +162,27 @@ def test_a_loss_that_is_not_finite_stops_with_step_layer_and_checkpoint(
         start(tiny_recipe, tmp_path / "poisoned")
 
 
+def test_a_broken_state_replaces_no_good_checkpoint(tiny_recipe, tmp_path):
+    """Losses that are looked at now and then, as on a GPU, while checkpoints are due every step."""
+    recipe = replace(tiny_recipe, checkpoint_seconds=0)
+    training = Training(recipe)
+    training.run = Run.create(recipe, tmp_path / "run")
+    training.check_every = 10**9
+    original = training.step
+
+    def poisoning():
+        original()
+        if training.state.step == 5:
+            with torch.no_grad():
+                training.parts.model.stem[0].weight.fill_(float("nan"))
+
+    training.step = poisoning
+    with pytest.raises(TorchcapsError, match="at step 5"):
+        training.go()
+    kept = sorted(int(p.name) for p in training.run.checkpoints.iterdir())
+    assert kept == [3, 4]
+
+
 def test_first_bad_layer_is_the_first():
     from torchcaps.train.diagnose import first_bad_layer
 

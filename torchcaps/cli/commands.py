@@ -1,11 +1,12 @@
-"""The commands. Each is a function; tyro reads its arguments and its help from the signature."""
+"""Commands that run something, and the table of all commands.
 
-import json as json_module
+Each is a function; tyro reads its arguments and its help from the signature.
+"""
+
 import sys
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import torch.distributed as dist
 import tyro
@@ -13,42 +14,12 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from tyro.conf import Positional
 
-from torchcaps import __version__
 from torchcaps.cli.parse import UsageError, parse
-from torchcaps.data.registry import entries
-from torchcaps.errors import TorchcapsError, nearest
-from torchcaps.experiments import cells, get_recipe, get_table, recipes, tables
-from torchcaps.models.registry import models
+from torchcaps.cli.show import console, data, list_, print_json, report, table, tour, version
+from torchcaps.errors import nearest
+from torchcaps.experiments import get_recipe, recipes
 from torchcaps.train.recipe import Recipe
 from torchcaps.train.run import Run
-
-console = Console()
-
-
-def _print_json(value: Any) -> None:
-    print(json_module.dumps(value, indent=2))
-
-
-def list_(
-    kind: Positional[Literal["all", "models", "data", "recipes"]] = "all", /, json: bool = False
-) -> None:
-    """Models, data sets and recipes, a line each.
-
-    Examples: torchcaps list · torchcaps list recipes · torchcaps list --json
-    """
-    found = {
-        "models": {m.name: m.summary for m in models()},
-        "data": {d.name: d.summary for d in entries()},
-        "recipes": {n: (f.__doc__ or "").strip().split("\n")[0] for n, f in recipes().items()},
-    }
-    chosen = {k: v for k, v in found.items() if kind in ("all", k)}
-    if json:
-        return _print_json(chosen)
-    for title, lines in chosen.items():
-        table = RichTable(title=title, title_justify="left", box=None, show_header=False)
-        for name, summary in lines.items():
-            table.add_row(f"[bold]{name}[/bold]", summary)
-        console.print(table)
 
 
 def train(
@@ -109,7 +80,7 @@ def _show_record(run: Run, json: bool) -> None:
         return
     record = run.record()
     if json:
-        return _print_json({"run": str(run.folder), **record})
+        return print_json({"run": str(run.folder), **record})
     table = RichTable("data", "split", "metric", "value")
     for r in record["results"]:
         table.add_row(r["data"], r["split"], r["metric"], f"{r['value']:.4f}")
@@ -141,143 +112,9 @@ def eval_(
 
     result = evaluate_run(run, data or None, split, data_root)
     if json:
-        return _print_json(result)
+        return print_json(result)
     numbers = "  ".join(f"{k} {v:.4f}" for k, v in result["numbers"].items())
     console.print(f"{result['data']} {split}, {result['n']:,} images: {numbers}")
-
-
-def table(
-    paper: Positional[str],
-    name: Positional[str | None] = None,
-    /,
-    results: Path = Path("results"),
-    json: bool = False,
-) -> None:
-    """A paper's table: our mean ± std (runs), best, the paper's value, the difference.
-
-    Examples: torchcaps table robustness · torchcaps table robustness table1 --json
-
-    Args:
-        paper: Short name of the paper.
-        name: One of its tables; default: all.
-        results: Folder of the recorded results.
-        json: Print JSON.
-    """
-    chosen = [get_table(paper, name)] if name else tables(paper)
-    if json:
-        return _print_json([cell for t in chosen for cell in cells(t, results)])
-    for t in chosen:
-        notes = "; ".join(f"{n}: {c.note}" for n, c in t.columns.items() if c.note)
-        shown = RichTable("row", title=f"{t.paper} {t.name}: {t.title}", caption=notes or None)
-        for column in t.columns:
-            shown.add_column(column)
-            shown.add_column("paper")
-            shown.add_column("diff")
-        rows: dict[tuple[str, str], list[str]] = {}
-        for c in cells(t, results):
-            line = rows.setdefault((c["row"], c["protocol"]), [])
-            line += [
-                _cell(c),
-                f"{c['paper_value']}" if c["paper_value"] is not None else "",
-                _difference(c),
-            ]
-        for (row, protocol), line in rows.items():
-            shown.add_row(row if protocol == "ours" else f"{row} [{protocol}]", *line)
-        console.print(shown)
-
-
-def _cell(c: dict[str, Any]) -> str:
-    if not c["n"]:
-        return "–"
-    spread = f" ± {c['std']:.2f}" if c["std"] is not None else ""
-    return f"{c['mean']:.2f}{spread} ({c['n']}), best {c['best']:.2f}"
-
-
-def _difference(c: dict[str, Any]) -> str:
-    known = c["n"] and c["paper_value"] is not None
-    return f"{c['mean'] - c['paper_value']:+.2f}" if known else ""
-
-
-def report(runs: Positional[tuple[Path, ...]], /, out: Path | None = None) -> None:
-    """One HTML file about one run or several side by side, with every figure in it.
-
-    Example: torchcaps report runs/demo/capsnet runs/demo/convnet-avg --out report.html
-    """
-    from torchcaps.explorer import write_report
-
-    if not runs:
-        raise TorchcapsError("Name at least one run: torchcaps report runs/demo/capsnet.")
-    console.print(f"wrote {write_report(list(runs), out)}")
-
-
-def tour(
-    model: Positional[str],
-    data: Positional[str] = "digits",
-    /,
-    data_root: Path | None = None,
-    json: bool = False,
-) -> None:
-    """Push one image through a model and print each step: file and line, what it is, its shape.
-
-    Example: torchcaps tour capsnet digits
-    """
-    from torchcaps.analysis.tour import tour as walk
-    from torchcaps.data import load as load_data
-    from torchcaps.models import create_model
-
-    loaded = load_data(data, data_root)
-    channels, size, _ = loaded.image_shape
-    made = create_model(
-        model, in_channels=channels, image_size=size, num_classes=loaded.num_classes
-    )
-    steps = walk(made, loaded)
-    if json:
-        return _print_json([asdict(s) for s in steps])
-    shown = RichTable(box=None)
-    shown.add_column("where", no_wrap=True)
-    shown.add_column("what", ratio=1)
-    shown.add_column("shape", no_wrap=True)
-    shown.add_column("letters", no_wrap=True)
-    for s in steps:
-        shown.add_row(s.where, s.what, str(list(s.shape)), s.letters)
-    console.print(shown)
-
-
-def data(
-    action: Positional[Literal["get", "check", "show"]],
-    name: Positional[str],
-    /,
-    data_root: Path | None = None,
-    out: Path | None = None,
-    json: bool = False,
-) -> None:
-    """Fetch a data set, check its files, or draw a contact sheet of it.
-
-    Examples: torchcaps data show digits · torchcaps data get mnist · torchcaps data check cifar10
-
-    Args:
-        action: get: download what is missing; check: read it all and verify; show: draw a sheet.
-        name: A data set, from `torchcaps list data`.
-        data_root: Folder of the data sets; default: the platform's cache folder.
-        out: The PNG that `show` writes; default: <name>.png.
-        json: Print JSON.
-    """
-    from torchcaps.data import load as load_data
-
-    loaded = load_data(name, data_root)
-    facts: dict[str, Any] = {"name": loaded.name}
-    facts |= {"train": len(loaded.train), "val": len(loaded.val), "test": len(loaded.test)}
-    facts |= {"image": list(loaded.image_shape), "classes": loaded.num_classes}
-    facts |= {"note": loaded.note}
-    if action == "show":
-        from torchcaps.analysis.contact import contact_sheet
-
-        path = out or Path(name.replace("/", "-").replace(":", "-").replace(",", "-") + ".png")
-        contact_sheet(loaded).savefig(path, dpi=140)
-        facts["sheet"] = str(path)
-    if json:
-        return _print_json(facts)
-    console.print("  ".join(f"{k} {v}" for k, v in facts.items() if v != ""))
 
 
 def demo(out: Path | None = None) -> None:
@@ -305,16 +142,6 @@ def demo(out: Path | None = None) -> None:
         )  # fmt: skip
     console.print(shown)
     console.print(f"report: {write_report([r.folder for r in runs], folder / 'report.html')}")
-
-
-def version(json: bool = False) -> None:
-    """Versions of torchcaps and of what it stands on."""
-    from torchcaps.train.record import commit, versions
-
-    found = {"torchcaps": __version__, "commit": commit(), **versions()}
-    if json:
-        return _print_json(found)
-    console.print("  ".join(f"{k} {v}" for k, v in found.items()))
 
 
 def completion(shell: Positional[Literal["bash", "zsh"]], /) -> None:

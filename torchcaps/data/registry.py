@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from torchcaps.data.dataset import Dataset
-from torchcaps.data.source import Remote, default_root
+from torchcaps.data.source import Remote, default_root, sha256_file
 from torchcaps.data.spec import call, parse
 from torchcaps.errors import TorchcapsError, nearest
 
@@ -40,6 +40,19 @@ def entry(text: str) -> Entry:
     if name not in _ENTRIES:
         raise TorchcapsError(f"There is no data set {name!r}. {nearest(name, list(_ENTRIES))}")
     return _ENTRIES[name]
+
+
+def check(name: str, root: str | Path | None = None) -> list[str]:
+    """Compare the files under the root with the known checksums -> those found good."""
+    folder = Path(root).expanduser() if root else default_root()
+    found = [remote for remote in entry(name).remotes if (folder / remote.path).exists()]
+    for remote in found:
+        if sha256_file(folder / remote.path) != remote.sha256:
+            raise TorchcapsError(
+                f"{folder / remote.path}: its sha256 is not {remote.sha256}; it may be another "
+                "packing of the same data, or damaged."
+            )
+    return [remote.path for remote in found]
 
 
 def load(name: str, root: str | Path | None = None, *, seed: int = 0) -> Dataset:

@@ -120,8 +120,13 @@ class Training:
         )
 
     def save(self) -> None:
+        """Write a checkpoint, unless the run has gone wrong: it replaces no good one then."""
         parts = self.parts
+        if self.state.step:
+            self._check_losses(self.state.step - 1)
         weights = checkpoint.model_tensors(parts.model)
+        if not all(bool(torch.isfinite(t).all()) for t in weights.values()):
+            return  # the next loss will tell
         training = checkpoint.optimiser_tensors(parts.model, parts.optimiser)
         training |= {f"best/{name}": tensor.cpu() for name, tensor in self.best.items()}
         if self.average:
