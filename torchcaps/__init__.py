@@ -5,6 +5,7 @@ number; rooms of one number do not import each other.
 
 0 errors          the exception that is meant for a person
 0 functional      squash, safe norm, affine maps and warps, counter-based random draws
+1 typed           values against type hints
 1 data            data sets as uint8 tensors, whole on the device
     dataset       Batch, Split, Dataset; the validation split
     spec          NAME[:ARGUMENT][,key=value…], the grammar of names with options

@@ -54,6 +54,8 @@ def test_help_of_everything(capsys):
         (["train", "demo/capsnet", "--epochs", "many"], 2, "--epochs"),
         (["train", "demo/capsnet", "--model.routing", "em"], 2, "invalid choice"),
         (["train", "demo/capsnet", "--data.name", "nothing"], 1, "no data set 'nothing'"),
+        (["train", "demo/capsnet", "--batch-size", "0"], 1, "at least 1"),
+        (["train", "demo/capsnet", "--data-root=/x", "--data.name", "nothing"], 1, "no data set"),
         (["resume", "/no/run"], 1, "not a run"),
         (["eval", "/no/run"], 1, "not a run"),
         (["report"], 1, "at least one run"),
@@ -160,3 +162,22 @@ def test_version(capsys):
 def test_completion_knows_the_recipes(shell, capsys):
     assert main(["completion", shell]) == 0
     assert "demo/capsnet" in capsys.readouterr().out
+
+
+def test_a_changed_recipe_is_marked_as_such():
+    from dataclasses import replace
+
+    from torchcaps.cli.commands import marked
+    from torchcaps.experiments import get_recipe
+
+    original = get_recipe("robustness/table1/capsnet")
+    free = replace(original, seed=3, record=True, data=replace(original.data, root="elsewhere"))
+    assert marked(free, original) == free
+    assert marked(replace(original, epochs=1), original).protocol == "modified"
+
+
+def test_progress_goes_to_stderr_and_json_to_stdout(tmp_path, capsys):
+    words = ["train", "demo/capsnet", *TINY, "--out", str(tmp_path / "run"), "--json"]
+    assert main(words) == 0
+    said = capsys.readouterr()
+    assert json.loads(said.out)["parameters"] and "epoch 1/1" in said.err

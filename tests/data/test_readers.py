@@ -152,6 +152,11 @@ def test_folder_with_splits_keeps_them(tmp_path):
     assert [len(s) for s in (loaded.train, loaded.val, loaded.test)] == [24, 24, 24]
 
 
+def test_a_class_called_train_is_a_class(tmp_path):
+    write_tree(tmp_path, classes=("train", "plane"))
+    assert data.load(f"folder:{tmp_path},size=8").classes == ("plane", "train")
+
+
 def test_folder_of_unlabelled_images(tmp_path):
     for i in range(40):
         Image.new("L", (9, 12), i).save(tmp_path / f"{i}.png")

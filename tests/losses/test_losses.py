@@ -48,3 +48,9 @@ def test_reconstruction_sums_pixels_and_leaves_absent_objects_out():
     two = torch.zeros(2, 2, 1, 3, 3), torch.ones(2, 2, 1, 3, 3)
     present = torch.tensor([[True, True], [True, False]])
     assert float(reconstruction_loss(*two, present)) == (9 + 9 + 9) / 2
+
+
+def test_unsquashed_lengths_above_one_are_still_pushed_down():
+    lengths = torch.full((1, 3), 2.0, requires_grad=True)
+    binary_cross_entropy(lengths, torch.tensor([0]), probabilities=True).backward()
+    assert lengths.grad is not None and (lengths.grad[0, 1:] > 0).all()

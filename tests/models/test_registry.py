@@ -60,6 +60,7 @@ def test_save_and_load(name, tmp_path):
     model = small(name).eval()
     model.save_pretrained(tmp_path)
     again = torchcaps.load(tmp_path)
+    assert type(model).from_pretrained(tmp_path).config == model.config
     images = torch.rand(2, 1, 24, 24)
     assert again.config == model.config
     assert torch.equal(model(images).logits, again(images).logits)
@@ -145,6 +146,8 @@ def test_the_switches_change_what_they_say():
     [
         (lambda: torchcaps.create_model("capsnt"), "Did you mean 'capsnet'"),
         (lambda: torchcaps.create_model("capsnet", rooting="x"), "Did you mean 'routing'"),
+        (lambda: torchcaps.create_model("capsnet", routing="dynamc"), "none of dynamic, none"),
+        (lambda: torchcaps.create_model("capsnet", num_iters="3"), "not of type int"),
         (lambda: torchcaps.create_model("capsnet", image_size=12), "too few"),
         (lambda: torchcaps.create_model("convnet-fc", image_size=9), "too few"),
         (lambda: torchcaps.create_model("convnet-r", squash=True), "conditional"),

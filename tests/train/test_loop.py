@@ -177,10 +177,37 @@ def test_a_broken_state_replaces_no_good_checkpoint(tiny_recipe, tmp_path):
                 training.parts.model.stem[0].weight.fill_(float("nan"))
 
     training.step = poisoning
+    training.save()
     with pytest.raises(TorchcapsError, match="at step 5"):
         training.go()
     kept = sorted(int(p.name) for p in training.run.checkpoints.iterdir())
     assert kept == [3, 4]
+
+
+def test_a_run_killed_before_its_first_checkpoint_begins_again(tiny_recipe, tmp_path):
+    whole = start(tiny_recipe, tmp_path / "whole")
+    killed = Run.create(tiny_recipe, tmp_path / "killed")
+    same(whole, resume(killed.folder))
+
+
+def test_a_gradient_that_is_not_finite_is_found_under_clipping_too(tiny_recipe, tmp_path):
+    class Poison(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad * float("nan")
+
+    recipe = replace(tiny_recipe, optimiser=OptimiserSpec(clip=1.0))
+    training = Training(recipe)
+    training.run = Run.create(recipe, tmp_path / "run")
+    training.save()
+    hook = lambda m, i, o: Poison.apply(o) if training.state.step == 3 else o  # noqa: E731
+    training.parts.model.primary.conv.register_forward_hook(hook)
+    with pytest.raises(TorchcapsError, match="gradient of .* at step 3"):
+        training.go()
 
 
 def test_first_bad_layer_is_the_first():
@@ -210,6 +237,12 @@ def test_folders_that_cannot_be_used_are_explained(tiny_recipe, tmp_path):
     run.recipe_file.write_text(json.dumps({**values, "version": 0}))
     with pytest.raises(TorchcapsError, match="version 0"):
         resume(run.folder)
+
+
+def test_a_set_that_cannot_be_evaluated_is_said_before_training(tiny_recipe, tmp_path):
+    with pytest.raises(TorchcapsError, match="or none: --evaluate"):
+        start(replace(tiny_recipe, evaluate=("translated:digits",)), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_bf16_trains(tiny_recipe, tmp_path):

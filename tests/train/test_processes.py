@@ -92,6 +92,8 @@ def test_two_processes_have_the_loss_curve_of_one(tmp_path, strategy):
     launcher = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2")
     launcher += ("--master-port", str(port))
     pair = ("--hardware.devices", "2", "--hardware.strategy", strategy, "--out", tmp_path / "two")
+    # checkpoints by the clock: the processes must agree on when
+    pair += ("--checkpoint-seconds", "0.11")
     finished(torchcaps(*TINY, *pair, launcher=launcher))
     finished(torchcaps(*TINY, "--out", tmp_path / "one"))
     curves = [

@@ -36,7 +36,7 @@ def test_any_values_survive_json(seed, lr, augment):
         ({"epochs": "three"}, "epochs: 'three' is not of type int"),
         ({"seed": True}, "seed: True"),
         ({"optimiser": {"lrr": 1}}, "Did you mean 'lr'"),
-        ({"loss": {"kind": "hinge"}}, "kind: 'hinge'"),
+        ({"loss": {"kind": "hinge"}}, "hinge"),
         ({"model": {"family": "capsnt"}}, "Did you mean 'capsnet'"),
         ({"model": {"family": "capsnet", "num_iters": "x"}}, "num_iters"),
         ({"data": 3}, "not a group"),

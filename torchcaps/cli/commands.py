@@ -3,8 +3,10 @@
 Each is a function; tyro reads its arguments and its help from the signature.
 """
 
+import re
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -197,20 +199,30 @@ def run_command(words: list[str]) -> int:
     return 0
 
 
+def marked(recipe: Recipe, original: Recipe) -> Recipe:
+    """A paper's recipe with other fields than its own is no run of that paper's row: say so."""
+    free = {"seed", "hardware", "checkpoint_seconds", "tensorboard", "record"}
+    same = {name: getattr(recipe, name) for name in free}
+    same["data"] = replace(original.data, root=recipe.data.root)
+    if recipe.paper and recipe.protocol == "ours" and replace(original, **same) != recipe:
+        return replace(recipe, protocol="modified")
+    return recipe
+
+
 def _train(words: list[str]) -> int:
     """`train RECIPE` first, so that the fields shown and read are that recipe's."""
     if not words or words[0].startswith("-"):
         parse(train_help, words or ["--help"], "torchcaps train")
         return 0
     chosen = get_recipe(words[0])
-    known = ["--data.root" if w == "--data-root" else w for w in words[1:]]
+    known = [re.sub("^--data-root(?==|$)", "--data.root", w) for w in words[1:]]
 
     def run(
         recipe: Annotated[Recipe, tyro.conf.arg(name="")] = chosen,
         out: Path | None = None,
         json: bool = False,
     ) -> None:
-        train(recipe, out, json)
+        train(marked(recipe, chosen), out, json)
 
     run.__doc__ = train.__doc__
     parse(run, known, f"torchcaps train {words[0]}")

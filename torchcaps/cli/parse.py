@@ -1,6 +1,7 @@
 """tyro's parsing with errors of one or two lines."""
 
 import contextlib
+import functools
 import io
 import re
 import sys
@@ -19,15 +20,24 @@ class UsageError(SystemExit):
 def parse(function: Callable[..., Any], words: Sequence[str], prog: str, **options: Any) -> Any:
     """Call `function` with its arguments read from `words`."""
     said = io.StringIO()
+    bound: list[tuple[Any, Any]] = []
+
+    @functools.wraps(function)
+    def bind(*arguments: Any, **named: Any) -> None:
+        bound.append((arguments, named))
+
     try:
         with contextlib.redirect_stderr(said):
-            return tyro.cli(function, args=list(words), prog=prog, **options)
+            tyro.cli(bind, args=list(words), prog=prog, **options)
     except SystemExit as stop:
         if stop.code in (0, None):
             raise
         print(f"torchcaps: {_short(said.getvalue())}", file=sys.stderr)
         print(f"See {prog} --help.", file=sys.stderr)
         raise UsageError(2) from None
+    # called out here, so that what the command itself says on stderr is heard
+    arguments, named = bound[0]
+    return function(*arguments, **named)
 
 
 def _short(text: str) -> str:

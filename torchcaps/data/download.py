@@ -3,7 +3,7 @@
 import shutil
 from pathlib import Path
 
-from torchcaps.data.source import Remote, missing, require, sha256_file, unpack
+from torchcaps.data.source import Remote, missing, sha256_file, unpack
 from torchcaps.errors import TorchcapsError
 
 
@@ -22,13 +22,13 @@ def fetch(name: str, root: Path, remotes: tuple[Remote, ...]) -> None:
 
 
 def _download(name: str, root: Path, remotes: tuple[Remote, ...], remote: Remote) -> None:
-    pooch = require("pooch", "data")
+    import pooch  # with requests, half a second to import
+
     target = root / remote.path
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise TorchcapsError(f"{root}: cannot be written ({error}).") from None
-    target.unlink(missing_ok=True)
     pooch.get_logger().setLevel("ERROR")
     reasons = []
     for url in remote.urls:
@@ -38,7 +38,7 @@ def _download(name: str, root: Path, remotes: tuple[Remote, ...], remote: Remote
                 known_hash=f"sha256:{remote.sha256}",
                 fname=target.name,
                 path=target.parent,
-                downloader=Resumable(target.with_name(target.name + ".part")),
+                downloader=Resumable(target.with_name(target.name + ".part")),  # pyright: ignore
             )
             return
         except (OSError, ValueError) as error:

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 
 from torchcaps.data.dataset import Dataset, Split, hold_out, with_validation
 from torchcaps.data.registry import register
-from torchcaps.data.source import require
 from torchcaps.errors import TorchcapsError
 
 _SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
@@ -18,13 +18,12 @@ _VALIDATION = ("val", "valid", "validation")
 
 def read_image(path: Path, size: int, mode: str) -> Tensor:
     """One file as uint8 [C,size,size]: shorter side to `size`, antialiased, then the centre."""
-    image_module = require("PIL.Image", "data")
     try:
-        with image_module.open(path) as image:
+        with Image.open(path) as image:
             image = _flatten(image, mode)
             scale = size / min(image.size)
             width, height = (max(size, round(side * scale)) for side in image.size)
-            image = image.resize((width, height), image_module.Resampling.LANCZOS, reducing_gap=3.0)
+            image = image.resize((width, height), Image.Resampling.LANCZOS, reducing_gap=3.0)
             left, top = (width - size) // 2, (height - size) // 2
             pixels = np.asarray(image.crop((left, top, left + size, top + size)))
     except Exception as error:  # a broken image file makes Pillow raise many kinds
@@ -38,10 +37,10 @@ def _flatten(image, mode: str):
         values = np.asarray(image, np.float64)
         top = 65535 if image.mode.startswith("I;16") or values.max() > 255 else 255
         grey = (values / top).clip(0, 1) * 255
-        image = require("PIL.Image", "data").fromarray(grey.round().astype(np.uint8))
+        image = Image.fromarray(grey.round().astype(np.uint8))
     if "A" in image.getbands() or "transparency" in image.info:
         image = image.convert("RGBA")
-        black = require("PIL.Image", "data").new("RGBA", image.size, (0, 0, 0, 255))
+        black = Image.new("RGBA", image.size, (0, 0, 0, 255))
         black.alpha_composite(image)
         image = black
     return image.convert(mode)
@@ -87,7 +86,7 @@ def load_folder(
     if not folder.is_dir():
         raise TorchcapsError(f"{folder}: no such folder.")
     parts = {p.name: p for p in folder.iterdir() if p.is_dir()}
-    if "train" not in parts:
+    if "train" not in parts or set(parts) - {"train", "test", *_VALIDATION}:
         whole, classes = read_tree(folder, size, mode)
         kept, held = hold_out(whole.labels, 0.1, seed)
         if not len(held):

@@ -81,7 +81,7 @@ def cells(table: Table, folder: Path = Path("results")) -> list[dict[str, Any]]:
             chosen = [
                 r for r in lines
                 if r["row"] == row and r["split"] == "test" and r["metric"] == column.metric
-                and r["data"].partition(",")[0] in column.data
+                and r["data"] in column.data
             ]  # fmt: skip
             for protocol in sorted({r["protocol"] for r in chosen}) or ["ours"]:
                 by_seed = {

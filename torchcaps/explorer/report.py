@@ -154,12 +154,16 @@ def _sections(
         yield _Section(
             "Reconstructions", "Test images and what the decoder draws of them.", figures
         )
-        figures = {n: draw_traversal(traverse(m, batch.images[4])) for n, m in drawing.items()}
+        figures = {
+            n: draw_traversal(traverse(m, batch.images[len(batch) // 3]))
+            for n, m in drawing.items()
+        }
         words = "Each row adds to one unit of the class capsule of one test image, and decodes."
         yield _Section("What each unit draws", words, figures)
     routed = {n: m for n, m in models.items() if getattr(m.config, "routing", None) == "dynamic"}
     if routed:
-        image = test.batch(_spread(len(test), 12)).images[4]
+        few = test.batch(_spread(len(test), 12))
+        image = few.images[len(few) // 3]
         figures = {
             n: draw_coupling(image.cpu().numpy(), routing_map(m, image)[1], data.classes)
             for n, m in routed.items()

@@ -38,5 +38,8 @@ def binary_cross_entropy(scores: Tensor, labels: Tensor, *, probabilities: bool)
     if not probabilities:
         return F.binary_cross_entropy_with_logits(scores, target, reduction="none").sum(1).mean()
     # written out: F.binary_cross_entropy is refused under autocast
-    safe = scores.float().clamp(1e-6, 1 - 1e-6)
-    return -(target * safe.log() + (1 - target) * torch.log1p(-safe)).sum(1).mean()
+    scores = scores.float()
+    safe = scores.clamp(1e-6, 1 - 1e-6)
+    above = (scores - 1).clamp(min=0)  # lengths that nothing squashed must still be pushed down
+    each = -target * safe.log() + (1 - target) * (above - torch.log1p(-safe))
+    return each.sum(1).mean()

@@ -1,10 +1,11 @@
 """What every model shares: its configuration, its named intermediates, saving and loading."""
 
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from huggingface_hub import ModelCard, PyTorchModelHubMixin
+from huggingface_hub import ModelCard, PyTorchModelHubMixin, snapshot_download
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -74,6 +75,16 @@ class CapsuleModel(
     def save_pretrained(self, save_directory, *, config=None, **kwargs):  # pyright: ignore
         config = {"family": self.config.family, **asdict(self.config)}
         return super().save_pretrained(save_directory, config=config, **kwargs)
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path, **options):  # pyright: ignore
+        """A saved folder or a hub id, of whatever family; options go to the download."""
+        from torchcaps.models.registry import from_folder  # which builds these classes by name
+
+        folder = Path(pretrained_model_name_or_path)
+        if not folder.is_dir():
+            folder = Path(snapshot_download(str(pretrained_model_name_or_path), **options))
+        return from_folder(folder)
 
     def generate_model_card(self, *args, **kwargs) -> ModelCard:
         """A card with the numbers that the run measured, and nothing that it did not."""

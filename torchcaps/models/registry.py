@@ -1,16 +1,17 @@
-"""Models by name: `create_model("capsnet", routing="uniform")`, `list_models()`."""
+"""Models by name: `create_model("capsnet", routing="none")`, `list_models()`."""
 
 import dataclasses
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from torchcaps.errors import TorchcapsError, nearest
 from torchcaps.models.base import CapsuleModel, ModelConfig
+from torchcaps.typed import check
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ def model_config(name: str, **overrides: Any) -> ModelConfig:
 
 
 def create_model(name: str, **overrides: Any) -> CapsuleModel:
-    """A new model: `create_model("capsnet", image_size=40, routing="uniform")`."""
+    """A new model: `create_model("capsnet", image_size=40, routing="none")`."""
     return build(model_config(name, **overrides))
 
 
@@ -86,5 +87,6 @@ def _replace(config: ModelConfig, overrides: dict[str, Any], name: str) -> Model
     for key in overrides:
         if key not in fields:
             raise TorchcapsError(f"{name!r} has no field {key!r}. {nearest(key, list(fields))}")
-    plain = {k: tuple(v) if isinstance(v, list) else v for k, v in overrides.items()}
+    hints = get_type_hints(type(config))
+    plain = {k: check(hints[k], v, f"{name}: {k}") for k, v in overrides.items()}
     return dataclasses.replace(config, **plain)

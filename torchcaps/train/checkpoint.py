@@ -135,22 +135,24 @@ def save(
         files["state.json"] = json.dumps({**asdict(state), "sha256": sums}).encode()
         for name, data in files.items():
             write_atomic(temporary / name, data)
-        shutil.rmtree(final, ignore_errors=True)
+        if final.exists():  # the same step again: the old one stays until the new one is there
+            os.replace(final, folder / f"{final.name}.old")
         os.replace(temporary, final)
+        shutil.rmtree(folder / f"{final.name}.old", ignore_errors=True)
         _sync_folder(folder)
     except OSError as error:
         shutil.rmtree(temporary, ignore_errors=True)
-        good = next(iter(_numbered(folder)), None)
+        good = next(iter(numbered(folder)), None)
         reason = "the disk is full" if error.errno == errno.ENOSPC else str(error)
         kept = f"the last good checkpoint is {good}" if good else "there is no earlier one"
         raise TorchcapsError(
             f"Checkpoint {final} could not be written: {reason}; {kept}."
         ) from None
-    for old in _numbered(folder)[KEEP:]:
+    for old in numbered(folder)[KEEP:]:
         shutil.rmtree(old, ignore_errors=True)
 
 
-def _numbered(folder: Path) -> list[Path]:
+def numbered(folder: Path) -> list[Path]:
     """Complete checkpoints, newest first."""
     if not folder.is_dir():
         return []
@@ -176,7 +178,7 @@ def load(path: Path) -> tuple[State, dict[str, Tensor], dict[str, Tensor]]:
 def load_last(folder: Path) -> tuple[State, dict[str, Tensor], dict[str, Tensor], list[str]]:
     """The newest checkpoint that is whole, and what was wrong with newer ones."""
     problems = []
-    for path in _numbered(folder):
+    for path in numbered(folder):
         try:
             return *load(path), problems
         except TorchcapsError as error:

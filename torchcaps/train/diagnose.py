@@ -5,6 +5,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+NOT_FOUND = "no layer when the step was run again: the fault comes and goes"
+
 
 def _finite(value: object) -> bool:
     if isinstance(value, Tensor):
@@ -21,6 +23,7 @@ def first_bad_layer(model: nn.Module, loss: Callable[[], Tensor]) -> str:
 
     Weights first (an earlier update broke them), then outputs as they come, then gradients.
     """
+    model.zero_grad()
     for name, parameter in model.named_parameters():
         if not _finite(parameter):
             return f"the weights {name}"
@@ -48,4 +51,4 @@ def first_bad_layer(model: nn.Module, loss: Callable[[], Tensor]) -> str:
         for handle in handles:
             handle.remove()
         model.zero_grad()
-    return "no layer when the step was run again: the fault comes and goes"
+    return NOT_FOUND

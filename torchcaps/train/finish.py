@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from torchcaps.data import load as load_data
 from torchcaps.models import CapsuleModel
 from torchcaps.models.registry import build
 from torchcaps.train.checkpoint import restore_model, write_atomic
@@ -31,13 +30,12 @@ def measure(training: "Training", model: CapsuleModel) -> list[dict[str, Any]]:
         (recipe.data.name, "test", parts.data.test),
         (recipe.data.name, "val", parts.data.val),
     ]
-    for name in recipe.evaluate:
-        data = load_data(name, recipe.data.root or None, seed=recipe.data.seed)
-        splits.append((name, "test", data.test.to(parts.fabric.device)))
+    splits += [(name, "test", test) for name, test in parts.others.items()]
     results = []
     for name, split_name, split in splits:
         with parts.fabric.autocast():
-            numbers = training.objective.evaluate(model, split, recipe.loss)
+            there = split.to(parts.fabric.device)
+            numbers = training.objective.evaluate(model, there, recipe.loss)
         results += [
             {"data": name, "split": split_name, "metric": metric, "value": value, "n": len(split)}
             for metric, value in numbers.items()
@@ -74,7 +72,7 @@ def finish(training: "Training") -> dict[str, Any]:
     if training.chief:
         model.record = record
         model.save_pretrained(run.model)
-        write_atomic(run.record_file, (json.dumps(record, indent=2) + "\n").encode())
         if recipe.record:
             append_results(record, Path("results"))
+        write_atomic(run.record_file, (json.dumps(record, indent=2) + "\n").encode())
     return record

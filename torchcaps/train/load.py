@@ -22,10 +22,8 @@ def load(source: str | Path) -> CapsuleModel:
         raise TorchcapsError(
             f"{source}: neither a run, nor a saved model, nor a hub id (name/model)."
         )
-    from huggingface_hub import snapshot_download
-
     try:
-        return from_folder(snapshot_download(str(source))).eval()
+        return CapsuleModel.from_pretrained(str(source)).eval()
     except OSError as error:
         raise TorchcapsError(
             f"{source}: not here, and the hub gave {type(error).__name__}."

@@ -6,6 +6,7 @@ import threading
 import time
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from torchcaps.data import Batch
 from torchcaps.errors import TorchcapsError
 from torchcaps.train import checkpoint
 from torchcaps.train.checkpoint import State
-from torchcaps.train.diagnose import first_bad_layer
+from torchcaps.train.diagnose import NOT_FOUND, first_bad_layer
 from torchcaps.train.finish import finish
 from torchcaps.train.objectives import OBJECTIVES
 from torchcaps.train.optim import Average, learning_rate
@@ -86,7 +87,9 @@ class Training:
         if (step + 1) % self.check_every == 0 or position == len(self.losses) - 1:
             self._check_losses(step)
         if optimiser.clip:
-            parts.fabric.clip_gradients(parts.module, parts.optimiser, max_norm=optimiser.clip)
+            parts.fabric.clip_gradients(
+                parts.module, parts.optimiser, max_norm=optimiser.clip, error_if_nonfinite=False
+            )
         parts.optimiser.step()
         if self.average:
             self.average.update(parts.model)
@@ -95,11 +98,13 @@ class Training:
     def _check_losses(self, step: int) -> None:
         first = step - step % len(self.losses)
         bad = (~torch.isfinite(self.losses[: step - first + 1])).nonzero()
-        if not len(bad):
+        if not self._any(len(bad) > 0):
             return
-        bad_step = first + int(bad[0])
+        bad_step = first + int(bad[0]) if len(bad) else step
         value = float(self.losses[bad_step - first])
-        where = self._replay(bad_step)
+        where = "one of several processes; run it on one device to see the layer"
+        if self.parts.fabric.world_size == 1:
+            where = self._replay(bad_step)
         raise TorchcapsError(
             f"The loss became {value} at step {bad_step}, first seen in {where}.\n"
             f"The last good checkpoint is step {self.state.step} in {self.run.checkpoints}; "
@@ -107,17 +112,26 @@ class Training:
         )
 
     def _replay(self, bad_step: int) -> str:
-        """Go back to the last checkpoint and take the steps again, the bad one under watch."""
+        """Go back to the last checkpoint and take the steps again, the last two under watch.
+
+        A gradient that is not finite shows in the loss one step later.
+        """
         self.restore()
         good = replace(self.state)
         self.check_every = bad_step + len(self.losses) + 1
-        while self.state.step < bad_step:
-            self.step()
-        batch = self.parts.loader.batch(bad_step)
+        where = NOT_FOUND
+        while self.state.step <= bad_step and where == NOT_FOUND:
+            if self.state.step >= bad_step - 1:
+                batch = self.parts.loader.batch(self.state.step)
+                where = first_bad_layer(
+                    self.parts.model, partial(self._loss, batch.images, batch.labels, batch.targets)
+                )
+                if where != NOT_FOUND and self.state.step < bad_step:
+                    where += f" at step {self.state.step}"
+            if where == NOT_FOUND:
+                self.step()
         self.state = good
-        return first_bad_layer(
-            self.parts.model, lambda: self._loss(batch.images, batch.labels, batch.targets)
-        )
+        return where
 
     def save(self) -> None:
         """Write a checkpoint, unless the run has gone wrong: it replaces no good one then."""
@@ -177,9 +191,18 @@ class Training:
         shown = {"loss": loss, f"val {objective.metric}": value}
         progress.epoch(epoch, self.recipe.epochs, shown, speed)
 
+    def _any(self, mine: bool) -> bool:
+        """Whether it is so on any process: what all must do together, all must decide together."""
+        fabric = self.parts.fabric
+        if fabric.world_size == 1:
+            return mine
+        flag = torch.tensor(float(mine), device=fabric.device)
+        return float(fabric.all_reduce(flag, reduce_op="sum")) > 0  # pyright: ignore
+
     def reached(self) -> bool:
         target, best = self.recipe.target_accuracy, self.state.best_value
-        return bool(target) and best is not None and best >= target
+        measured = self.objective.metric == "accuracy"
+        return bool(target) and measured and best is not None and best >= target
 
     def go(self) -> dict[str, Any]:
         """Train to the end, test the chosen model once, write the record."""
@@ -188,8 +211,6 @@ class Training:
         if main_thread:
             signal.signal(signal.SIGINT, self._stop)
         try:
-            if self.state.step == 0:
-                self.save()
             self._steps()
         finally:
             if main_thread:
@@ -219,11 +240,12 @@ class Training:
                     epoch_began = time.monotonic()
                 now = time.monotonic()
                 state.seconds = before + now - began
-                due = now - saved >= recipe.checkpoint_seconds
-                if state.finished or self.interrupted or due:
+                due = self._any(now - saved >= recipe.checkpoint_seconds)
+                stopping = self._any(self.interrupted)
+                if state.finished or stopping or due:
                     self.save()
                     saved = time.monotonic()
-                if self.interrupted and not state.finished:
+                if stopping and not state.finished:
                     raise Interrupted(str(self.run.folder))
 
 
@@ -233,6 +255,7 @@ def start(recipe: Recipe, out: Path | None = None, console: Console | None = Non
     begun = environment(training.parts.fabric.device)
     folder = str(Run.create(training.recipe, out, begun).folder) if training.chief else ""
     training.run = Run(Path(training.parts.fabric.broadcast(folder)))
+    training.save()
     training.go()
     return training.run
 
@@ -245,9 +268,11 @@ def resume(folder: str | Path, console: Console | None = None) -> Run:
         return run
     training = Training(recipe, console)
     training.run = run
-    for problem in training.restore():
-        if console:
-            console.print(f"{problem}\nGoing on from step {training.state.step}.", style="yellow")
+    if checkpoint.numbered(run.checkpoints):  # killed before the first one: begin again
+        for problem in training.restore():
+            if console:
+                going = f"Going on from step {training.state.step}."
+                console.print(f"{problem}\n{going}", style="yellow")
     if training.chief:
         run.cut_metrics(training.state.metrics_bytes)
     training.go()

@@ -2,15 +2,15 @@
 
 import dataclasses
 import json
-import types
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_type_hints
 
 from torchcaps.errors import TorchcapsError, nearest
 from torchcaps.models.base import ModelConfig
 from torchcaps.models.capsnet import CapsNetConfig
 from torchcaps.models.registry import config_from_dict
+from torchcaps.typed import check
 
 VERSION = 1
 """Of the format; a recipe of another version is refused rather than guessed at."""
@@ -147,38 +147,11 @@ def _build(kind: type, values: Any, source: str) -> Any:
             raise TorchcapsError(f"{source}: no field {name!r}. {nearest(name, names)}")
         where = f"{source}: {name}"
         if hints[name] is ModelConfig:
-            built[name] = _check_model(value, where)
+            if not isinstance(value, dict):
+                raise TorchcapsError(f"{where}: {value!r} is not a model.")
+            built[name] = config_from_dict(value)
         elif dataclasses.is_dataclass(hints[name]):
             built[name] = _build(hints[name], value, where)
         else:
-            built[name] = _check(hints[name], value, where)
+            built[name] = check(hints[name], value, where)
     return kind(**built)
-
-
-def _check_model(value: Any, source: str) -> ModelConfig:
-    if not isinstance(value, dict):
-        raise TorchcapsError(f"{source}: {value!r} is not a model.")
-    config = config_from_dict(value)
-    plain = {k: v for k, v in value.items() if k != "family"}
-    return _build(type(config), plain, source)
-
-
-def _check(hint: Any, value: Any, source: str) -> Any:
-    origin, inner = get_origin(hint), get_args(hint)
-    if origin is Literal:
-        ok = value in inner
-    elif origin is tuple:
-        if isinstance(value, list | tuple):
-            return tuple(_check(inner[0], v, source) for v in value)
-        ok = False
-    elif origin in (Union, types.UnionType):
-        ok = any(isinstance(value, kind) for kind in inner)
-    elif hint is float:
-        ok = isinstance(value, int | float) and not isinstance(value, bool)
-    else:
-        ok = isinstance(value, hint) and not (hint is int and isinstance(value, bool))
-    if not ok:
-        raise TorchcapsError(
-            f"{source}: {value!r} is not of type {getattr(hint, '__name__', hint)}."
-        )
-    return float(value) if hint is float else value

@@ -1,6 +1,7 @@
 """The run record: what was measured, by which command, commit and device."""
 
 import json
+import os
 import platform
 import shlex
 import subprocess
@@ -89,8 +90,9 @@ def append_results(record: dict[str, Any], folder: Path) -> str:
             return f"already in {path}"
     shared = {name: recipe[name] for name in ("paper", "table", "row", "protocol", "seed")}
     facts = {k: v for k, v in record.items() if k not in ("recipe", "results")}
-    with path.open("a") as file:
-        for result in record["results"]:
-            line = {**shared, "recipe": recipe["name"], **result, **facts}
-            file.write(json.dumps(line) + "\n")
-    return f"{len(record['results'])} lines appended to {path}"
+    lines = [{**shared, "recipe": recipe["name"], **r, **facts} for r in record["results"]]
+    with path.open("a") as file:  # in one piece: a kill leaves all lines or none
+        file.write("".join(json.dumps(line) + "\n" for line in lines))
+        file.flush()
+        os.fsync(file.fileno())
+    return f"{len(lines)} lines appended to {path}"

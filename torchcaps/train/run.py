@@ -51,15 +51,14 @@ class Run:
         `start` says by which command, commit and device the run was begun.
         """
         stem = f"{recipe.name.replace('/', '-')}-s{recipe.seed}"
-        folder = out or Path("runs") / stem
-        number = 2
-        while out is None and folder.exists():
-            folder, number = Path("runs") / f"{stem}-{number}", number + 1
         if out is not None and (out / "recipe.json").exists():
             raise TorchcapsError(
                 f"{out} holds a run already: torchcaps resume {out}, or another --out."
             )
+        folder, number = out or Path("runs") / stem, 2
         try:
+            while out is None and not _made(folder):
+                folder, number = Path("runs") / f"{stem}-{number}", number + 1
             folder.mkdir(parents=True, exist_ok=True)
             for name, values in (("start", start or {}), ("recipe", recipes.to_dict(recipe))):
                 text = json.dumps(values, indent=2) + "\n"
@@ -113,3 +112,12 @@ class Run:
     def cut_metrics(self, length: int) -> None:
         if self.metrics_bytes() > length:
             os.truncate(self.metrics_file, length)
+
+
+def _made(folder: Path) -> bool:
+    """Make a folder of one's own; False when somebody has it already."""
+    try:
+        folder.mkdir(parents=True)
+        return True
+    except FileExistsError:
+        return False

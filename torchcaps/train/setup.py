@@ -1,6 +1,7 @@
 """What a run works with, built anew from its recipe at every start."""
 
 import logging
+import os
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,7 +11,7 @@ from lightning_fabric.strategies.model_parallel import ModelParallelStrategy
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 
-from torchcaps.data import Augment, Dataset, Loader
+from torchcaps.data import Augment, Dataset, Loader, Split
 from torchcaps.data import load as load_data
 from torchcaps.errors import TorchcapsError
 from torchcaps.models import CapsuleModel
@@ -27,6 +28,8 @@ class Parts:
     """The model as the strategy wraps it."""
     optimiser: Any
     data: Dataset
+    others: dict[str, Split]
+    """Test splits of the sets in `evaluate`: loaded first, so that what is wrong is said first."""
     loader: Loader
 
 
@@ -39,6 +42,20 @@ def with_data(recipe: Recipe, data: Dataset) -> Recipe:
         raise TorchcapsError(f"{data.name} has no labels; --objective reconstruct needs none.")
     sizes = {"in_channels": channels, "image_size": height, "num_classes": max(1, data.num_classes)}
     return replace(recipe, model=replace(recipe.model, **sizes))
+
+
+def other_tests(recipe: Recipe, data: Dataset) -> dict[str, Split]:
+    found = {}
+    for name in recipe.evaluate:
+        other = load_data(name, recipe.data.root or None, seed=recipe.data.seed)
+        if other.image_shape != data.image_shape or other.num_classes != data.num_classes:
+            raise TorchcapsError(
+                f"{name} (in `evaluate`) has images {other.image_shape} in {other.num_classes} "
+                f"classes, {data.name} {data.image_shape} in {data.num_classes}; name other sets, "
+                "or none: --evaluate"
+            )
+        found[name] = other.test
+    return found
 
 
 def _shard(model: nn.Module, mesh: Any) -> nn.Module:
@@ -55,6 +72,12 @@ def make_fabric(recipe: Recipe) -> Fabric:
     fast = hardware.precision != "fp32"
     torch.set_float32_matmul_precision("high" if fast else "highest")
     torch.backends.cudnn.allow_tf32 = fast
+    started, wanted = int(os.environ.get("WORLD_SIZE", "1")), hardware.devices * hardware.num_nodes
+    if started > 1 and started != wanted:
+        raise TorchcapsError(
+            f"{started} processes were started for {wanted}: say --hardware.devices and "
+            "--hardware.num-nodes, and --hardware.strategy ddp or fsdp."
+        )
     strategy: Any = hardware.strategy
     if strategy == "fsdp":
         world = hardware.devices * hardware.num_nodes
@@ -75,9 +98,15 @@ def make_fabric(recipe: Recipe) -> Fabric:
 
 def set_up(recipe: Recipe) -> tuple[Recipe, Parts]:
     """The recipe with its sizes filled in, and the parts; the same weights for the same seed."""
+    for name in ("epochs", "batch_size"):
+        if getattr(recipe, name) < 1:
+            raise TorchcapsError(f"{name}={getattr(recipe, name)}: it must be at least 1.")
+    if not 1 <= recipe.optimiser.accumulate <= recipe.batch_size:
+        raise TorchcapsError("optimiser.accumulate must lie between 1 and the batch size.")
     fabric = make_fabric(recipe)
     data = load_data(recipe.data.name, recipe.data.root or None, seed=recipe.data.seed)
     recipe = with_data(recipe, data)
+    others = other_tests(recipe, data)
     data = data.to(fabric.device)
     torch.manual_seed(recipe.seed)
     model = build(recipe.model).to(fabric.device)
@@ -94,4 +123,4 @@ def set_up(recipe: Recipe) -> tuple[Recipe, Parts]:
         rank=fabric.global_rank,
         world_size=fabric.world_size,
     )
-    return recipe, Parts(fabric, model, module, optimiser, data, loader)
+    return recipe, Parts(fabric, model, module, optimiser, data, others, loader)
