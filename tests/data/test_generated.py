@@ -162,3 +162,15 @@ def test_partners_are_of_every_other_class():
     counts = torch.bincount(batch.labels[:, 1], minlength=10)
     assert counts[0] == 0 and (counts[1:] > 4000 / 9 * 0.75).all()
     assert math.isclose(float(counts.sum()), 4000)
+
+
+def test_a_folder_of_grey_images_can_be_a_base(tmp_path):
+    from PIL import Image
+
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        for i in range(20):
+            Image.new("L", (20, 20), 10 * i).save(tmp_path / name / f"{i}.png")
+    loaded = data.load(f"rotated:folder:{tmp_path},degrees=10,mode=L,size=16")
+    assert loaded.image_shape == (1, 16, 16)
+    assert loaded.test.factors["degrees"].abs().max() <= 10

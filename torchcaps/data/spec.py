@@ -6,6 +6,7 @@
 import inspect
 import re
 from collections.abc import Callable
+from difflib import get_close_matches
 from typing import Any, get_type_hints
 
 from torchcaps.errors import TorchcapsError, nearest
@@ -37,7 +38,11 @@ def call(function: Callable[..., Any], text: str, *fixed: Any, **known: Any) -> 
         options = {positional[0].name: argument, **options}
     choices = [p.name for p in parameters[len(fixed) :] if p.name not in known]
     values = {}
+    for_base = ""
     for key, value in options.items():
+        if "base" in choices and key not in choices and not get_close_matches(key, choices):
+            for_base += f",{key}={value}"  # rotated:folder:photos,mode=L: the folder's option
+            continue
         if key not in choices:
             hint = nearest(key, choices) if choices else "It takes none."
             raise TorchcapsError(f"{name!r} has no option {key!r}. {hint}")
@@ -46,6 +51,9 @@ def call(function: Callable[..., Any], text: str, *fixed: Any, **known: Any) -> 
         except ValueError:
             kind = getattr(hints[key], "__name__", str(hints[key]))
             raise TorchcapsError(f"{name!r}: {key}={value!r} is not of type {kind}.") from None
+    if for_base:
+        default = next(p.default for p in positional if p.name == "base")
+        values["base"] = values.get("base", default) + for_base
     missing = [p.name for p in positional if p.default is p.empty and p.name not in values]
     if missing:
         raise TorchcapsError(f"{name!r} needs an argument: {name}:{missing[0].upper()}.")
