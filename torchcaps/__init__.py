@@ -26,12 +26,21 @@ number; rooms of one number do not import each other.
     multimnist    MultiMNIST and DiverseMultiMNIST
     augment       sample parameters for each image, then apply them, batched
     loader        training batches as a function of the step
+1 kernels         the fused routing step on a GPU; imports torch and triton only
+    ops           the step as operators that torch knows
+    attention     scores linear in the vote: no vote is formed
+    votes         EM and matrix poses: votes in registers
+    launch_attention, launch_votes, shape
 1 losses          functions of tensors; never import a model
     classification, reconstruction
 2 routing         poses and weights in, parents out
-    dynamic, uniform
+    step          one fused step, or a reference a few rows at a time
+    window        windows on a grid, votes, coordinates
+    dynamic, uniform, inverted, em, self_routing, vb
 3 layers          parameters and windows; call routing
-    stem, primary, dense, decoder
+    routed        the parameters of any routing
+    dense, conv   all children; a window; a position
+    stem, primary, decoder
 4 models          images in, every intermediate by name out
     base          ModelConfig, Output, saving and loading
     registry      models by name
@@ -67,7 +76,8 @@ number; rooms of one number do not import each other.
     commands, show, parse, completion
 
 Letters: B batch · C,H,W channels, height, width · I children, J parents · D child pose size,
-E parent pose size · T iterations · N data-set size · Y classes · L positions · K kernel side.
+E parent pose size · R rows of a matrix pose · T iterations · N data-set size · Y classes ·
+L positions · K kernel side.
 Child axis before parent axis, pose last: poses [B,I,D], weight [I,J,D,E], coupling [B,I,J].
 """
 

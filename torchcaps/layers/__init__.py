@@ -1,8 +1,19 @@
 """Layers: parameters and windows; the arithmetic of routing is in `routing`."""
 
+from torchcaps.layers.conv import ConvCaps, PointwiseCaps
 from torchcaps.layers.decoder import MLPDecoder
 from torchcaps.layers.dense import DenseCaps
 from torchcaps.layers.primary import PrimaryCaps
+from torchcaps.layers.routed import Capsules, Routing
 from torchcaps.layers.stem import ConvStack
 
-__all__ = ["ConvStack", "DenseCaps", "MLPDecoder", "PrimaryCaps"]
+__all__ = [
+    "Capsules",
+    "ConvCaps",
+    "ConvStack",
+    "DenseCaps",
+    "MLPDecoder",
+    "PointwiseCaps",
+    "PrimaryCaps",
+    "Routing",
+]

@@ -1,20 +1,17 @@
 """Fully connected capsules."""
 
-from typing import Literal
+from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from torchcaps.routing import dynamic_routing, uniform_routing
-from torchcaps.routing.dynamic import Impl
-
-Routing = Literal["dynamic", "uniform"]
+from torchcaps.layers.routed import Capsules, RoutedCaps
 
 
-class DenseCaps(nn.Module):
-    """Every child votes for every parent. poses [B,I,D] -> poses [B,J,E], coupling [B,I,J]
+class DenseCaps(RoutedCaps):
+    """Every child votes for every parent. poses [B,I,D] or [B,H,W,I,D] -> poses [B,J,E]
 
-    `shared`: one transform for all children, in place of one for each.
+    shared: one transform for all children, in place of one for each; or a number of types, which
+    share one over the positions of a grid. Other options: see `RoutedCaps`.
     """
 
     letters = "[B,I,D] -> [B,J,E]"
@@ -26,20 +23,13 @@ class DenseCaps(nn.Module):
         out_caps: int,
         out_dim: int,
         *,
-        routing: Routing = "dynamic",
-        num_iters: int = 3,
-        shared: bool = False,
-        squash: bool = True,
-        impl: Impl = "auto",
+        shared: bool | int = False,
+        **options: Any,
     ):
-        super().__init__()
-        self.num_iters, self.squash = num_iters, squash
-        self.impl: Impl = impl
-        self.route = uniform_routing if routing == "uniform" else dynamic_routing
-        self.weight = nn.Parameter(torch.empty(1 if shared else in_caps, out_caps, in_dim, out_dim))
-        # Own transforms point anywhere, so their votes cancel; with a shared one they add up, and
-        # at the same scale every parent would start saturated and never learn.
-        nn.init.normal_(self.weight, std=0.1 / in_caps**0.5 if shared else 0.1)
+        num = in_caps if shared is False else int(shared)
+        super().__init__(in_caps, in_dim, out_caps, out_dim, num, **options)
 
-    def forward(self, poses: Tensor) -> tuple[Tensor, Tensor]:
-        return self.route(poses, self.weight, self.num_iters, self.squash, impl=self.impl)
+    def forward(
+        self, poses: Tensor, activations: Tensor | None = None, *, coupling: bool = False
+    ) -> Capsules:
+        return self.route(poses, activations, None, coupling)

@@ -84,7 +84,7 @@ class CapsNet(CapsuleModel):
     ) -> Output:
         features = self.stem(images)
         primary = self.primary(features).flatten(1, 3)
-        capsules, shares = self.classes(primary)
+        capsules, _, shares = self.classes(primary, coupling=coupling)
         lengths = safe_norm(capsules)
         drawn = None
         if reconstruct and self.decoder is not None:
@@ -94,7 +94,7 @@ class CapsNet(CapsuleModel):
             lengths=lengths,
             features=features,
             primary=primary,
-            coupling=shares if coupling else None,
+            coupling=shares,
             capsules=capsules,
             reconstruction=drawn,
         )

@@ -1,11 +1,35 @@
 """Routing between capsules: poses and transform weights in, parents out; votes stay inside."""
 
 from torchcaps.routing.dynamic import dynamic_routing, dynamic_routing_reference
+from torchcaps.routing.em import em_routing, em_routing_reference
+from torchcaps.routing.inverted import (
+    inverted_attention_step,
+    inverted_attention_step_reference,
+    inverted_routing,
+)
+from torchcaps.routing.self_routing import self_routing, self_routing_reference
+from torchcaps.routing.step import Impl
 from torchcaps.routing.uniform import uniform_routing, uniform_routing_reference
+from torchcaps.routing.vb import vb_routing, vb_routing_reference
+from torchcaps.routing.window import Window, add_coordinates, form_votes, unfold
 
 __all__ = [
+    "Impl",
+    "Window",
+    "add_coordinates",
     "dynamic_routing",
     "dynamic_routing_reference",
+    "em_routing",
+    "em_routing_reference",
+    "form_votes",
+    "inverted_attention_step",
+    "inverted_attention_step_reference",
+    "inverted_routing",
+    "self_routing",
+    "self_routing_reference",
+    "unfold",
     "uniform_routing",
     "uniform_routing_reference",
+    "vb_routing",
+    "vb_routing_reference",
 ]

@@ -1,56 +1,108 @@
 """Dynamic routing (Sabour, Frosst, Hinton: Dynamic Routing Between Capsules, 2017).
 
     vote_ij = pose_i W_ij               coupling_i = softmax over parents j of b_i
-    s_j     = sum_i coupling_ij vote_ij          v_j = squash(s_j)
+    s_j     = sum_i coupling_ij vote_ij + bias_j       v_j = squash(s_j)
     b_ij   += <vote_ij, v_j>            T times; the last v is the parent
 
 Differs from the paper: nothing in the formula; b starts at zero, and gradients flow through every
-iteration (as in the authors' code). `squash=False` leaves s as it is (an ablation of `robustness`).
-"""
+iteration (as in the authors' code). `squash=False` leaves s as it is (an ablation of `robustness`);
+`bias` and `leaky` (one more parent, with logit 0, that takes what fits nowhere) are options of the
+authors' code.
 
-from typing import Literal
+Since b_ij is the sum of <vote_ij, v_j> over iterations, it is <vote_ij, sum of v_j>: the kernel
+needs the running sum of parents, and never a table of logits.
+"""
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from torchcaps.errors import TorchcapsError
 from torchcaps.functional import squash as squash_vectors
-
-Impl = Literal["auto", "reference", "triton"]
+from torchcaps.routing.step import MEMORY_BUDGET, FusedStep, Impl, by_rows, use_kernel
+from torchcaps.routing.window import Window, form_votes
 
 
 def dynamic_routing_reference(
-    poses: Tensor, weight: Tensor, num_iters: int = 3, squash: bool = True
+    poses: Tensor,
+    weight: Tensor,
+    num_iters: int = 3,
+    squash: bool = True,
+    *,
+    bias: Tensor | None = None,
+    leaky: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """The formula as one reads it: votes are written to memory.
 
-    poses [B,I,D], weight [I,J,D,E] or [1,J,D,E] (shared) -> poses [B,J,E], coupling [B,I,J]
+    poses [B,I,D], weight [I,J,D,E] -> poses [B,J,E], coupling [B,I,J]
     """
-    if num_iters < 1:
-        raise TorchcapsError(f"num_iters={num_iters}: routing needs at least one iteration.")
-    batch, in_caps, _ = poses.shape
-    votes = torch.einsum("bid,ijde->bije", poses, weight.expand(in_caps, -1, -1, -1))
-
-    def iterate(logits: Tensor) -> tuple[Tensor, Tensor]:
-        coupling = logits.softmax(-1)
+    check_iterations(num_iters)
+    votes = form_votes(poses, weight)
+    logits = votes.new_zeros(votes.shape[:3])
+    parents = coupling = votes
+    for t in range(num_iters):
+        if t > 0:
+            logits = logits + torch.einsum("bije,bje->bij", votes, parents)
+        coupling = leaky_softmax(logits) if leaky else logits.softmax(-1)
         parents = torch.einsum("bij,bije->bje", coupling, votes)
-        return squash_vectors(parents) if squash else parents, coupling
-
-    logits = poses.new_zeros(batch, in_caps, weight.shape[1])
-    parents, coupling = iterate(logits)
-    for _ in range(num_iters - 1):
-        logits = logits + torch.einsum("bije,bje->bij", votes, parents)
-        parents, coupling = iterate(logits)
+        parents = parents if bias is None else parents + bias
+        parents = squash_vectors(parents) if squash else parents
     return parents, coupling
 
 
+def leaky_softmax(logits: Tensor) -> Tensor:
+    """Softmax beside one more entry, 0, that is then left out."""
+    return F.pad(logits, (0, 1)).softmax(-1)[..., :-1]
+
+
+def check_iterations(num_iters: int) -> None:
+    if num_iters < 1:
+        raise TorchcapsError(f"num_iters={num_iters}: routing needs at least one iteration.")
+
+
 def dynamic_routing(
-    poses: Tensor, weight: Tensor, num_iters: int = 3, squash: bool = True, *, impl: Impl = "auto"
-) -> tuple[Tensor, Tensor]:
+    poses: Tensor,
+    weight: Tensor,
+    num_iters: int = 3,
+    squash: bool = True,
+    *,
+    bias: Tensor | None = None,
+    leaky: bool = False,
+    window: Window | None = None,
+    coupling: bool = True,
+    impl: Impl = "auto",
+    budget: int = MEMORY_BUDGET,
+) -> tuple[Tensor, Tensor | None]:
     """Dynamic routing by the best implementation for these tensors.
 
-    poses [B,I,D], weight [I,J,D,E] or [1,J,D,E] (shared) -> poses [B,J,E], coupling [B,I,J]
+    poses [B,I,D], weight [I,J,D,E], bias [J,E] -> poses [B,J,E], coupling [B,I,J]
+    With a window: poses [B,H,W,I,D], weight [K*K*I,J,D,E] -> [B,H',W',J,E], [B,H',W',K*K*I,J]
+
+    `coupling=False` returns None for it: it is the largest tensor that is left. The kernels return
+    it without gradients. A weight with fewer transforms is shared (see `form_votes`).
     """
-    if impl == "triton":
-        raise TorchcapsError("Dynamic routing has no Triton kernel yet; use impl='auto'.")
-    return dynamic_routing_reference(poses, weight, num_iters, squash)
+    check_iterations(num_iters)
+    if not use_kernel(impl, poses, weight, window):
+
+        def route(poses: Tensor, weight: Tensor, *_: None) -> tuple[Tensor, ...]:
+            found = dynamic_routing_reference(
+                poses, weight, num_iters, squash, bias=bias, leaky=leaky
+            )
+            return found if coupling else found[:1]
+
+        parents, *shares = by_rows(route, poses, weight, window, budget)
+        return parents, shares[0] if shares else None
+
+    step = FusedStep(poses, weight, window=window, leaky=leaky)
+    agreed = None
+    parents = poses
+    for t in range(num_iters):
+        if t > 0:
+            agreed = parents if agreed is None else agreed + parents
+        _, parents, _ = step.sums("uniform" if agreed is None else "dot", agreed)
+        parents = parents if bias is None else parents + bias
+        parents = squash_vectors(parents) if squash else parents
+    shares = None
+    if coupling:
+        shares = step.coupling("uniform" if agreed is None else "dot", agreed)
+    return parents, shares

@@ -9,9 +9,9 @@ for it, and 1/J is what dynamic routing starts with.
 import torch
 from torch import Tensor
 
-from torchcaps.errors import TorchcapsError
 from torchcaps.functional import squash as squash_vectors
-from torchcaps.routing.dynamic import Impl
+from torchcaps.routing.step import MEMORY_BUDGET, FusedStep, Impl, by_rows, use_kernel
+from torchcaps.routing.window import Window
 
 
 def uniform_routing_reference(
@@ -19,27 +19,44 @@ def uniform_routing_reference(
 ) -> tuple[Tensor, Tensor]:
     """The sum is linear, so no vote is ever formed.
 
-    poses [B,I,D], weight [I,J,D,E] or [1,J,D,E] (shared) -> poses [B,J,E], coupling [B,I,J]
+    poses [B,I,D], weight [I,J,D,E] -> poses [B,J,E], coupling [B,I,J]
     """
-    batch, in_caps, _ = poses.shape
-    out_caps = weight.shape[1]
-    if weight.shape[0] == 1:
-        summed = torch.einsum("bd,jde->bje", poses.sum(1), weight[0])
-    else:
-        summed = torch.einsum("bid,ijde->bje", poses, weight)
+    batch, in_caps, dim = poses.shape
+    num, out_caps, in_dim, _ = weight.shape
+    rows = poses.reshape(batch, in_caps // num, num, dim // in_dim, in_dim).sum(1)
+    summed = torch.einsum("bipd,ijde->bjpe", rows, weight).flatten(2)
     parents = summed / out_caps
     coupling = poses.new_full((1, 1, 1), 1 / out_caps).expand(batch, in_caps, out_caps)
     return (squash_vectors(parents) if squash else parents), coupling
 
 
 def uniform_routing(
-    poses: Tensor, weight: Tensor, num_iters: int = 1, squash: bool = True, *, impl: Impl = "auto"
-) -> tuple[Tensor, Tensor]:
+    poses: Tensor,
+    weight: Tensor,
+    num_iters: int = 1,
+    squash: bool = True,
+    *,
+    window: Window | None = None,
+    coupling: bool = True,
+    impl: Impl = "auto",
+    budget: int = MEMORY_BUDGET,
+) -> tuple[Tensor, Tensor | None]:
     """Uniform coupling; `num_iters` is there for the other routings and changes nothing.
 
-    poses [B,I,D], weight [I,J,D,E] or [1,J,D,E] (shared) -> poses [B,J,E], coupling [B,I,J]
+    Shapes and the other arguments as in `dynamic_routing`.
     """
     del num_iters
-    if impl == "triton":
-        raise TorchcapsError("Uniform routing is one matrix product and needs no kernel.")
-    return uniform_routing_reference(poses, weight, squash)
+    shared = weight.shape[0] == 1 and window is None  # then it is a sum and one small product
+    if impl != "triton" and shared or not use_kernel(impl, poses, weight, window):
+
+        def route(poses: Tensor, weight: Tensor, *_: None) -> tuple[Tensor, ...]:
+            found = uniform_routing_reference(poses, weight, squash)
+            return found if coupling else found[:1]
+
+        parents, *shares = by_rows(route, poses, weight, window, budget)
+        return parents, shares[0] if shares else None
+    _, parents, _ = (step := FusedStep(poses, weight, window=window)).sums("uniform")
+    return (
+        squash_vectors(parents) if squash else parents,
+        step.coupling("uniform") if coupling else None,
+    )

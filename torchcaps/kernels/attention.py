@@ -1,0 +1,383 @@
+"""The fused step of routings whose scores are linear in a vector vote, in Triton.
+
+Neither votes nor anything of their size is formed. For parent j, with the children's poses x and
+transforms W [children x D, E], everything is a product with W or with its transpose:
+
+    G     = query_j W^T                    (self-routing: its route weights in place of G)
+    logit = sum over the pose of x * G     share = activation * softmax over parents of logit
+    sums_j = (share * x) W                 d(x) = sum_j share * H + d(logit) * G,  H = d(sums_j) W^T
+    d(query_j) = (d(logit) * x) W          d(W) = x^T (share * d(sums_j) + d(logit) * query_j)
+
+A tile is M rows (batch x positions x the R rows of a matrix pose) by N columns (BC children x D
+entries). Columns are ordered (CH, DH, 4, 2) for children and entries, because a product leaves
+columns 2k, 2k+1 in one thread and its neighbours 4 lanes wide: so a sum over entries stays inside
+a thread, and softmax over parents is a loop. Sizes that are no powers of two are padded by masks.
+"""
+
+import triton
+import triton.language as tl
+
+UNIFORM = tl.constexpr(0)
+DOT = tl.constexpr(1)
+LINEAR = tl.constexpr(2)
+
+
+@triton.jit
+def _columns(n, BD: tl.constexpr, CL: tl.constexpr, DL: tl.constexpr):
+    """Child and pose entry of column n."""
+    DH: tl.constexpr = BD // DL
+    return n // (DL * CL * DH) * CL + n // DL % CL, n // (DL * CL) % DH * DL + n % DL
+
+
+@triton.jit
+def _over_poses(
+    tile, BM: tl.constexpr, RP: tl.constexpr, BC: tl.constexpr, BD: tl.constexpr,
+    CL: tl.constexpr, DL: tl.constexpr,
+):  # fmt: skip
+    """Sum over each child's pose. [M,N] -> [M/R,CH,CL]"""
+    parts = tl.reshape(tile, (BM // RP, RP, BC // CL, BD // DL, CL, DL))
+    return tl.sum(tl.sum(tl.sum(parts, 5), 3), 1)
+
+
+@triton.jit
+def _to_poses(
+    share, BM: tl.constexpr, RP: tl.constexpr, BC: tl.constexpr, BD: tl.constexpr,
+    CL: tl.constexpr, DL: tl.constexpr,
+):  # fmt: skip
+    """The transpose of that. [M/R,CH,CL] -> [M,N]"""
+    wide = share[:, None, :, None, :, None]
+    wide = tl.broadcast_to(wide, (BM // RP, RP, BC // CL, BD // DL, CL, DL))
+    return tl.reshape(wide, (BM, BC * BD))
+
+
+@triton.jit
+def _as_left(tile, BM: tl.constexpr, BN: tl.constexpr):
+    """The columns in the order in which a product takes its left operand from registers.
+
+    A product leaves columns 2t and 2t+1 where it wants t and t+4 of its next left operand; as the
+    sum over columns may run in any order, naming them so saves a trip through shared memory. The
+    right operand's rows go in the same order, `_left_order`.
+    """
+    parts = tl.permute(tl.reshape(tile, (BM, BN // 8, 4, 2)), (0, 1, 3, 2))
+    return tl.reshape(parts, (BM, BN))
+
+
+@triton.jit
+def _left_order(k):
+    return k // 8 * 8 + k % 4 * 2 + k // 4 % 2
+
+
+@triton.jit
+def _children(
+    row, c, rows, C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, HO: tl.constexpr,
+    WO: tl.constexpr, I: tl.constexpr, KS: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr,
+):  # fmt: skip
+    """Index on the grid of child c of each row's window, and whether it is there."""
+    y = row // WO % HO * STRIDE - PAD + c // I // KS
+    x = row % WO * STRIDE - PAD + c // I % KS
+    inside = (row < rows) & (c < C)
+    if PAD > 0:
+        inside = inside & (y >= 0) & (y < H) & (x >= 0) & (x < W)
+    return ((row // (HO * WO) * H + y) * W + x) * I + c % I, inside
+
+
+@triton.jit
+def _route_logit(
+    x, route_weight, route_bias, wn, w3, p, d, j, J: tl.constexpr, R: tl.constexpr,
+    D: tl.constexpr, BM: tl.constexpr, RP: tl.constexpr, BC: tl.constexpr, BD: tl.constexpr,
+    CL: tl.constexpr, DL: tl.constexpr,
+):  # fmt: skip
+    """Self-routing's G, which is the same for all rows, and its logits."""
+    if R == 1:
+        g = tl.load(route_weight + (wn * D + d) * J + j, d < D, other=0.0).to(tl.float32)[None, :]
+    else:
+        at = (wn[None, :] * (R * D) + (p * D)[:, None] + d[None, :]) * J + j
+        g = tl.load(route_weight + at, (p < R)[:, None] & (d < D)[None, :], other=0.0)
+        g = g.to(tl.float32)
+    bias = tl.load(route_bias + w3 * J + j).to(tl.float32)
+    return g, _over_poses(x * g, BM, RP, BC, BD, CL, DL) + bias
+
+
+@triton.jit
+def stats(
+    poses, weight, query, route_weight, route_bias, lse,
+    rows, H: tl.constexpr, W: tl.constexpr, HO: tl.constexpr, WO: tl.constexpr,
+    I: tl.constexpr, J: tl.constexpr, C: tl.constexpr, WI: tl.constexpr,
+    KS: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr,
+    R: tl.constexpr, D: tl.constexpr, E: tl.constexpr, RP: tl.constexpr,
+    BM: tl.constexpr, BC: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr,
+    CL: tl.constexpr, DL: tl.constexpr, SCORE: tl.constexpr, LEAKY: tl.constexpr,
+    CAST: tl.constexpr, P: tl.constexpr,
+):  # fmt: skip
+    """Logarithm of every child's softmax denominator. Grid: row blocks, child blocks."""
+    m = tl.program_id(0) * (BM // RP) + tl.arange(0, BM) // RP
+    p = tl.arange(0, BM) % RP
+    c, d = _columns(tl.arange(0, BC * BD), BD, CL, DL)
+    c += tl.program_id(1) * BC
+    e = tl.arange(0, BE)
+    at, inside = _children(
+        m[:, None], c[None, :], rows, C, H, W, HO, WO, I, KS, STRIDE, PAD
+    )  # fmt: skip
+    there = inside & (p < R)[:, None] & (d < D)[None, :]
+    x = tl.load(poses + at * (R * D) + (p * D)[:, None] + d[None, :], there, other=0.0)
+    x = x.to(tl.float32)
+    row3 = (tl.program_id(0) * (BM // RP) + tl.arange(0, BM // RP))[:, None, None]
+    c3 = tl.program_id(1) * BC + (tl.arange(0, BC // CL) * CL)[:, None] + tl.arange(0, CL)[None, :]
+    c3 = c3[None, :, :]
+    top = tl.full((BM // RP, BC // CL, CL), -float("inf"), tl.float32)
+    total = tl.zeros((BM // RP, BC // CL, CL), tl.float32)
+    if LEAKY:  # beside a parent whose logit is 0
+        top = tl.zeros((BM // RP, BC // CL, CL), tl.float32)
+        total += 1.0
+    q_at = m[:, None] * (J * R * E) + (p * E)[:, None] + e[None, :]
+    q_mask = ((m < rows) & (p < R))[:, None] & (e < E)[None, :]
+    t_at = (c % WI * (J * D * E) + d * E)[None, :] + e[:, None]
+    t_mask = ((c < C) & (d < D))[None, :] & (e < E)[:, None]
+    for j in range(J):
+        if SCORE == DOT:
+            q = tl.load(query + q_at + j * (R * E), q_mask, other=0.0).to(CAST)
+            wt = tl.load(weight + t_at + j * (D * E), t_mask, other=0.0).to(CAST)
+            g = tl.dot(q, wt, input_precision=P)
+            logit = _over_poses(x * g, BM, RP, BC, BD, CL, DL)
+        else:
+            g, logit = _route_logit(
+                x, route_weight, route_bias, c % WI, c3 % WI, p, d, j, J, R, D,
+                BM, RP, BC, BD, CL, DL,
+            )  # fmt: skip
+        higher = tl.maximum(top, logit)
+        total = total * tl.exp(top - higher) + tl.exp(logit - higher)
+        top = higher
+    tl.store(lse + row3 * C + c3, top + tl.log(total), (row3 < rows) & (c3 < C))
+
+
+@triton.jit
+def gather(
+    poses, weight, activations, query, route_weight, route_bias, lse, sum0, sum1, coupling,
+    rows, H: tl.constexpr, W: tl.constexpr, HO: tl.constexpr, WO: tl.constexpr,
+    I: tl.constexpr, J: tl.constexpr, C: tl.constexpr, WI: tl.constexpr,
+    KS: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr,
+    R: tl.constexpr, D: tl.constexpr, E: tl.constexpr, RP: tl.constexpr,
+    BM: tl.constexpr, BC: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr,
+    CL: tl.constexpr, DL: tl.constexpr, SCORE: tl.constexpr, LEAKY: tl.constexpr,
+    CAST: tl.constexpr, P: tl.constexpr,
+    JB: tl.constexpr, CHUNK: tl.constexpr, WEIGHTED: tl.constexpr, WITH_COUPLING: tl.constexpr,
+):  # fmt: skip
+    """Sums over children of one range. Grid: row blocks, parents / JB, ranges of CHUNK blocks."""
+    m = tl.program_id(0) * (BM // RP) + tl.arange(0, BM) // RP
+    p = tl.arange(0, BM) % RP
+    first, split = tl.program_id(1) * JB, tl.program_id(2)
+    cn, d = _columns(tl.arange(0, BC * BD), BD, CL, DL)
+    cl, dk = _columns(_left_order(tl.arange(0, BC * BD)), BD, CL, DL)
+    e = tl.arange(0, BE)
+    row3 = (tl.program_id(0) * (BM // RP) + tl.arange(0, BM // RP))[:, None, None]
+    cb3 = ((tl.arange(0, BC // CL) * CL)[:, None] + tl.arange(0, CL)[None, :])[None, :, :]
+    q_at = m[:, None] * (J * R * E) + (p * E)[:, None] + e[None, :]
+    q_mask = ((m < rows) & (p < R))[:, None] & (e < E)[None, :]
+    qs, sums, masses = (), (), ()
+    for k in tl.static_range(JB):
+        sums = sums + (tl.zeros((BM, BE), tl.float32),)
+        masses = masses + (tl.zeros((BM // RP, BC // CL, CL), tl.float32),)
+        if SCORE == DOT:
+            q_there = q_mask & (first + k < J)
+            q = tl.load(query + q_at + (first + k) * (R * E), q_there, other=0.0)
+            qs = qs + (q.to(CAST),)
+    for step in range(CHUNK):
+        c = (split * CHUNK + step) * BC + cn
+        c3 = (split * CHUNK + step) * BC + cb3
+        at, inside = _children(
+            m[:, None], c[None, :], rows, C, H, W, HO, WO, I, KS, STRIDE, PAD
+        )  # fmt: skip
+        there = inside & (p < R)[:, None] & (d < D)[None, :]
+        x = tl.load(poses + at * (R * D) + (p * D)[:, None] + d[None, :], there, other=0.0)
+        x = x.to(tl.float32)
+        if SCORE != UNIFORM:
+            total = tl.load(lse + row3 * C + c3, (row3 < rows) & (c3 < C), other=0.0)
+        if WEIGHTED:
+            at3, inside3 = _children(row3, c3, rows, C, H, W, HO, WO, I, KS, STRIDE, PAD)
+            active = tl.load(activations + at3, inside3, other=0.0).to(tl.float32)
+        # Both orders of the transforms are loaded for themselves: each goes straight to where its
+        # product wants it, ahead of its use.
+        ck = (split * CHUNK + step) * BC + cl
+        w_at = (ck % WI * (J * D * E) + dk * E)[:, None] + e[None, :]
+        w_mask = ((ck < C) & (dk < D))[:, None] & (e < E)[None, :]
+        t_at = (c % WI * (J * D * E) + d * E)[None, :] + e[:, None]
+        t_mask = ((c < C) & (d < D))[None, :] & (e < E)[:, None]
+        new_sums, new_masses = (), ()
+        for k in tl.static_range(JB):
+            w = tl.load(
+                weight + w_at + (first + k) * (D * E), w_mask & (first + k < J), other=0.0
+            ).to(CAST)
+            if SCORE == UNIFORM:
+                if LEAKY:
+                    share = tl.zeros((BM // RP, BC // CL, CL), tl.float32) + 1.0 / (J + 1)
+                else:
+                    share = tl.zeros((BM // RP, BC // CL, CL), tl.float32) + 1.0 / J
+            elif SCORE == DOT:
+                wt = tl.load(
+                    weight + t_at + (first + k) * (D * E), t_mask & (first + k < J), other=0.0
+                ).to(CAST)
+                g = tl.dot(qs[k], wt, input_precision=P)
+                share = tl.exp(_over_poses(x * g, BM, RP, BC, BD, CL, DL) - total)
+            else:
+                g, logit = _route_logit(
+                    x, route_weight, route_bias, c % WI, c3 % WI, p, d,
+                    tl.minimum(first + k, J - 1), J, R, D, BM, RP, BC, BD, CL, DL,
+                )  # fmt: skip
+                share = tl.exp(logit - total)
+            if WITH_COUPLING:
+                tl.store(
+                    coupling + (row3 * C + c3) * J + first + k, share,
+                    (row3 < rows) & (c3 < C) & (first + k < J),
+                )  # fmt: skip
+            if WEIGHTED:
+                share *= active
+                new_masses = new_masses + (masses[k] + share,)
+            part = (x * _to_poses(share, BM, RP, BC, BD, CL, DL)).to(CAST)
+            part = _as_left(part, BM, BC * BD)
+            new_sums = new_sums + (tl.dot(part, w, sums[k], input_precision=P),)
+        sums = new_sums
+        if WEIGHTED:
+            masses = new_masses
+    for k in tl.static_range(JB):
+        to = sum1 + split * rows * (J * R * E) + q_at + (first + k) * (R * E)
+        tl.store(to, sums[k], q_mask & (first + k < J))
+        if WEIGHTED:
+            row = tl.program_id(0) * (BM // RP) + tl.arange(0, BM // RP)
+            mass = tl.sum(tl.sum(masses[k], 2), 1)
+            to0 = sum0 + (split * rows + row) * J + first + k
+            tl.store(to0, mass, (row < rows) & (first + k < J))
+
+
+@triton.jit
+def backward(
+    poses, weight, activations, query, route_weight, route_bias, lse, grad0, grad1,
+    d_poses, d_weight, spread, d_query, d_route_weight, d_route_bias,
+    pose_stride, weight_stride, query_stride, weight_slots, query_slots,
+    rows, H: tl.constexpr, W: tl.constexpr, HO: tl.constexpr, WO: tl.constexpr,
+    I: tl.constexpr, J: tl.constexpr, C: tl.constexpr, WI: tl.constexpr,
+    KS: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr,
+    R: tl.constexpr, D: tl.constexpr, E: tl.constexpr, RP: tl.constexpr,
+    BM: tl.constexpr, BC: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr,
+    CL: tl.constexpr, DL: tl.constexpr, SCORE: tl.constexpr, LEAKY: tl.constexpr,
+    CAST: tl.constexpr, P: tl.constexpr, WEIGHTED: tl.constexpr,
+):  # fmt: skip
+    """Every gradient. Grid: row blocks, child blocks.
+
+    A program has all parents of its children, so the gradient of the poses is whole; that of the
+    transforms is added over row blocks, that of the queries over child blocks, each to a slot (one
+    for each block where the sums must not depend on the order). `spread` is sum_j share d(share):
+    the gradient of the activation, and what softmax's backward subtracts.
+    """
+    m = tl.program_id(0) * (BM // RP) + tl.arange(0, BM) // RP
+    p = tl.arange(0, BM) % RP
+    c, d = _columns(tl.arange(0, BC * BD), BD, CL, DL)
+    c += tl.program_id(1) * BC
+    e = tl.arange(0, BE)
+    at, inside = _children(
+        m[:, None], c[None, :], rows, C, H, W, HO, WO, I, KS, STRIDE, PAD
+    )  # fmt: skip
+    there = inside & (p < R)[:, None] & (d < D)[None, :]
+    x_at = at * (R * D) + (p * D)[:, None] + d[None, :]
+    x = tl.load(poses + x_at, there, other=0.0).to(tl.float32)
+    row3 = (tl.program_id(0) * (BM // RP) + tl.arange(0, BM // RP))[:, None, None]
+    c3 = tl.program_id(1) * BC + (tl.arange(0, BC // CL) * CL)[:, None] + tl.arange(0, CL)[None, :]
+    c3 = c3[None, :, :]
+    seen = (row3 < rows) & (c3 < C)
+    active = 1.0
+    if WEIGHTED:
+        at3, inside3 = _children(row3, c3, rows, C, H, W, HO, WO, I, KS, STRIDE, PAD)
+        active = tl.load(activations + at3, inside3, other=0.0).to(tl.float32)
+    if SCORE != UNIFORM:
+        total = tl.load(lse + row3 * C + c3, seen, other=0.0)
+    q_at = m[:, None] * (J * R * E) + (p * E)[:, None] + e[None, :]
+    q_mask = ((m < rows) & (p < R))[:, None] & (e < E)[None, :]
+    t_at = (c % WI * (J * D * E) + d * E)[None, :] + e[:, None]
+    t_mask = ((c < C) & (d < D))[None, :] & (e < E)[:, None]
+    ck, dk = _columns(_left_order(tl.arange(0, BC * BD)), BD, CL, DL)
+    ck += tl.program_id(1) * BC
+    w_at = (ck % WI * (J * D * E) + dk * E)[:, None] + e[None, :]
+    w_mask = ((ck < C) & (dk < D))[:, None] & (e < E)[None, :]
+    even = 1.0 / J
+    if LEAKY:
+        even = 1.0 / (J + 1)
+    mean = tl.zeros((BM // RP, BC // CL, CL), tl.float32)
+    if SCORE != UNIFORM or WEIGHTED:
+        for j in range(J):
+            wt = tl.load(weight + t_at + j * (D * E), t_mask, other=0.0).to(CAST)
+            s = tl.load(grad1 + q_at + j * (R * E), q_mask, other=0.0).to(CAST)
+            h = tl.dot(s, wt, input_precision=P)
+            d_share = _over_poses(x * h, BM, RP, BC, BD, CL, DL)
+            if WEIGHTED:
+                d_share += tl.load(grad0 + row3 * J + j, row3 < rows, other=0.0)
+            if SCORE == DOT:
+                q = tl.load(query + q_at + j * (R * E), q_mask, other=0.0).to(CAST)
+                g = tl.dot(q, wt, input_precision=P)
+                share = tl.exp(_over_poses(x * g, BM, RP, BC, BD, CL, DL) - total)
+            elif SCORE == LINEAR:
+                g, logit = _route_logit(
+                    x, route_weight, route_bias, c % WI, c3 % WI, p, d, j, J, R, D,
+                    BM, RP, BC, BD, CL, DL,
+                )  # fmt: skip
+                share = tl.exp(logit - total)
+            else:
+                share = even
+            mean += share * d_share
+        if WEIGHTED:
+            tl.store(spread + row3 * C + c3, mean, seen)
+    d_x = tl.zeros((BM, BC * BD), tl.float32)
+    slot_w = (tl.program_id(0) % weight_slots).to(tl.int64)
+    slot_q = (tl.program_id(1) % query_slots).to(tl.int64)
+    for j in range(J):
+        wt = tl.load(weight + t_at + j * (D * E), t_mask, other=0.0).to(CAST)
+        s = tl.load(grad1 + q_at + j * (R * E), q_mask, other=0.0).to(CAST)
+        h = tl.dot(s, wt, input_precision=P)
+        if SCORE == UNIFORM:
+            share = even * active
+            if WEIGHTED:
+                weighed = _to_poses(share, BM, RP, BC, BD, CL, DL)
+            else:
+                weighed = even
+            d_x += weighed * h
+            d_w = tl.dot(tl.trans(s), (weighed * x).to(CAST), input_precision=P)
+        else:
+            d_share = _over_poses(x * h, BM, RP, BC, BD, CL, DL)
+            if WEIGHTED:
+                d_share += tl.load(grad0 + row3 * J + j, row3 < rows, other=0.0)
+            if SCORE == DOT:
+                q = tl.load(query + q_at + j * (R * E), q_mask, other=0.0).to(CAST)
+                g = tl.dot(q, wt, input_precision=P)
+                share = tl.exp(_over_poses(x * g, BM, RP, BC, BD, CL, DL) - total)
+            else:
+                g, logit = _route_logit(
+                    x, route_weight, route_bias, c % WI, c3 % WI, p, d, j, J, R, D,
+                    BM, RP, BC, BD, CL, DL,
+                )  # fmt: skip
+                share = tl.exp(logit - total)
+            share *= active
+            d_logit = share * (d_share - mean)
+            weighed = _to_poses(share, BM, RP, BC, BD, CL, DL)
+            scored = _to_poses(d_logit, BM, RP, BC, BD, CL, DL)
+            d_x += weighed * h + scored * g
+            x_scored = (scored * x).to(CAST)
+            d_w = tl.dot(tl.trans(s), (weighed * x).to(CAST), input_precision=P)
+            if SCORE == DOT:
+                d_w = tl.dot(tl.trans(q), x_scored, d_w, input_precision=P)
+                w = tl.load(weight + w_at + j * (D * E), w_mask, other=0.0).to(CAST)
+                d_q = tl.dot(_as_left(x_scored, BM, BC * BD), w, input_precision=P)
+                to_q = d_query + slot_q * query_stride + q_at + j * (R * E)
+                tl.atomic_add(to_q, d_q, q_mask, sem="relaxed")
+            else:
+                if R == 1:
+                    to_r = d_route_weight + slot_w * (WI * R * D * J) + (c % WI * D + d) * J + j
+                    tl.atomic_add(to_r, tl.sum(scored * x, 0), (c < C) & (d < D), sem="relaxed")
+                else:
+                    to_r = (c % WI * (R * D) + d)[None, :] + (p * D)[:, None]
+                    to_r = d_route_weight + slot_w * (WI * R * D * J) + to_r * J + j
+                    tl.atomic_add(to_r, scored * x, there, sem="relaxed")
+                to_b = d_route_bias + slot_w * (WI * J) + c3 % WI * J + j
+                bias = tl.sum(d_logit, 0)[None, :, :]
+                tl.atomic_add(to_b, bias, c3 < C, sem="relaxed")
+        to_w = d_weight + slot_w * weight_stride + t_at + j * (D * E)
+        tl.atomic_add(to_w, d_w, t_mask, sem="relaxed")
+    copy = c // I // KS // STRIDE * ((KS + STRIDE - 1) // STRIDE) + c // I % KS // STRIDE
+    tl.store(d_poses + copy.to(tl.int64)[None, :] * pose_stride + x_at, d_x, there)

@@ -1,0 +1,148 @@
+"""Block sizes and launches of the kernels in `attention`."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from torchcaps.kernels import attention
+from torchcaps.kernels.shape import Shape, arithmetic, cdiv, multiprocessors, pow2, total
+
+SCORES = {"uniform": 0, "dot": 1, "linear": 2}
+
+
+@dataclass(frozen=True)
+class Tile:
+    rows: int
+    """Of the products: batch x positions x pose rows."""
+    columns: int
+    """Children x pose entries."""
+    warps: int
+    stages: int
+    parents: int = 1
+    """That a program of `gather` takes together."""
+
+
+def tile(shape: Shape, score: str, part: str) -> Tile:
+    """Measured on an H200; see docs/gpu.md. Many parents pay for wider tiles."""
+    many = shape.parents > 32
+    if part == "stats":
+        return Tile(64, 128 if many or score == "linear" else 64, 4, 3)
+    if part == "gather":
+        if score == "linear":
+            return Tile(32, 64, 2, 3, 4)
+        if many and shape.rows >= 128 and pow2(shape.out_dim) <= 16:
+            return Tile(128, 64, 8, 3, 4)
+        return Tile(64, 64, 4, 3, 2)
+    if score == "linear":
+        return Tile(32, 32, 2, 3)
+    return Tile(64, 64 if many or score == "uniform" else 32, 4, 3)
+
+
+def options(shape: Shape, t: Tile, score: str, leaky: bool, poses: Tensor) -> dict:
+    wide = pow2(shape.in_dim)
+    rows = pow2(shape.pose_rows)
+    return {
+        **shape.constants(),
+        **arithmetic(poses),
+        "SCORE": SCORES[score],
+        "LEAKY": leaky,
+        "RP": rows,
+        "BM": t.rows,
+        "BD": wide,
+        "BC": max(4, 16 // wide, min(pow2(shape.children), t.columns // wide)),
+        "BE": max(16, pow2(shape.out_dim)),
+        "CL": 4,
+        "DL": min(2, wide),
+        "num_warps": t.warps,
+        "num_stages": t.stages,
+    }
+
+
+def forward(
+    shape: Shape,
+    score: str,
+    leaky: bool,
+    poses: Tensor,
+    weight: Tensor,
+    activations: Tensor | None,
+    query: Tensor | None,
+    route_weight: Tensor | None,
+    route_bias: Tensor | None,
+    with_coupling: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """sums of shares [rows,J] and of votes [rows,J,R,E]; log-denominators; coupling"""
+    f32, new = torch.float32, poses.new_empty
+    whole = (shape.rows, shape.children)
+    lse = new((0,) if score == "uniform" else whole, dtype=f32)
+    scored = (query, route_weight, route_bias, lse)
+    if score != "uniform":
+        o = options(shape, tile(shape, score, "stats"), score, leaky, poses)
+        grid = (cdiv(shape.rows, o["BM"] // o["RP"]), cdiv(shape.children, o["BC"]))
+        attention.stats[grid](poses, weight, *scored, shape.rows, **o)
+    t = tile(shape, score, "gather")
+    o = options(shape, t, score, leaky, poses)
+    parents = min(t.parents, shape.parents)
+    rows, groups = cdiv(shape.rows, t.rows // o["RP"]), cdiv(shape.parents, parents)
+    blocks = cdiv(shape.children, o["BC"])
+    # A split costs one more copy of the sums, and fills multiprocessors that were idle.
+    splits = max(1, min(32, blocks, 2 * multiprocessors(poses.device) // (rows * groups)))
+    chunk = cdiv(blocks, splits)
+    splits = cdiv(blocks, chunk)
+    weighted = activations is not None
+    sum1 = new((splits, shape.rows, shape.parents, shape.pose_rows, shape.out_dim), dtype=f32)
+    sum0 = new((splits, shape.rows, shape.parents) if weighted else (1, 0), dtype=f32)
+    coupling = new((*whole, shape.parents) if with_coupling else (0,), dtype=f32)
+    o |= {"JB": parents, "CHUNK": chunk, "WEIGHTED": weighted, "WITH_COUPLING": with_coupling}
+    attention.gather[(rows, groups, splits)](
+        poses, weight, activations, *scored, sum0, sum1, coupling, shape.rows, **o
+    )
+    return total(sum0), total(sum1), lse, coupling
+
+
+def backward(
+    shape: Shape,
+    score: str,
+    leaky: bool,
+    deterministic: bool,
+    grad0: Tensor,
+    grad1: Tensor,
+    lse: Tensor,
+    poses: Tensor,
+    weight: Tensor,
+    activations: Tensor | None,
+    query: Tensor | None,
+    route_weight: Tensor | None,
+    route_bias: Tensor | None,
+) -> tuple[Tensor, ...]:
+    """Gradients of the six tensors in their order; empty for those that are not there."""
+    t = tile(shape, score, "backward")
+    o = options(shape, t, score, leaky, poses)
+    row_blocks = cdiv(shape.rows, t.rows // o["RP"])
+    blocks = cdiv(shape.children, o["BC"])
+    weight_slots, query_slots = (row_blocks, blocks) if deterministic else (1, 1)
+    f32, new, zeros = torch.float32, poses.new_empty, poses.new_zeros
+
+    def slots(number: int, like: Tensor | None) -> Tensor:
+        return zeros((1, 0) if like is None else (number, *like.shape), dtype=f32)
+
+    d_poses = (new if shape.covers else zeros)((shape.copies, *poses.shape), dtype=f32)
+    d_weight, d_query = slots(weight_slots, weight), slots(query_slots, query)
+    d_route, d_bias = slots(weight_slots, route_weight), slots(weight_slots, route_bias)
+    weighted = activations is not None
+    o["WEIGHTED"] = weighted
+    spread = new((shape.rows, shape.children) if weighted else (0,), dtype=f32)
+    attention.backward[(row_blocks, blocks)](
+        poses, weight, activations, query, route_weight, route_bias, lse, grad0, grad1,
+        d_poses, d_weight, spread, d_query, d_route, d_bias,
+        d_poses.stride(0), d_weight.stride(0), d_query.stride(0), weight_slots, query_slots,
+        shape.rows, **o,
+    )  # fmt: skip
+    return (
+        total(d_poses),
+        total(d_weight),
+        shape.fold(spread) if weighted else spread,
+        total(d_query),
+        total(d_route),
+        total(d_bias),
+    )

@@ -1,0 +1,117 @@
+"""Sizes of one fused step, and what both kernels derive from them."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import triton.language as tl
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Rows are batch x positions of the parents."""
+
+    batch: int
+    height: int
+    width: int
+    types: int
+    kernel: int
+    stride: int
+    padding: int
+    pose_rows: int
+    in_dim: int
+    parents: int
+    out_dim: int
+    transforms: int
+
+    @property
+    def out_height(self) -> int:
+        return (self.height + 2 * self.padding - self.kernel) // self.stride + 1
+
+    @property
+    def out_width(self) -> int:
+        return (self.width + 2 * self.padding - self.kernel) // self.stride + 1
+
+    @property
+    def rows(self) -> int:
+        return self.batch * self.out_height * self.out_width
+
+    @property
+    def children(self) -> int:
+        return self.kernel**2 * self.types
+
+    @property
+    def copies(self) -> int:
+        """Of a pose's gradient: it is at another place of each of the windows that see it."""
+        return (-(-self.kernel // self.stride)) ** 2
+
+    @property
+    def covers(self) -> bool:
+        """Whether every pose is a child, so that its gradient needs no zero to start from."""
+        return self.kernel == 1 and self.stride == 1 and self.padding == 0
+
+    def constants(self) -> dict[str, int]:
+        return {
+            "H": self.height,
+            "W": self.width,
+            "HO": self.out_height,
+            "WO": self.out_width,
+            "I": self.types,
+            "J": self.parents,
+            "C": self.children,
+            "WI": self.transforms,
+            "KS": self.kernel,
+            "STRIDE": self.stride,
+            "PAD": self.padding,
+            "R": self.pose_rows,
+            "D": self.in_dim,
+            "E": self.out_dim,
+        }
+
+    def fold(self, spread: Tensor) -> Tensor:
+        """Sum of the windows' values at the children they belong to. [rows,C] -> [B,H,W,I]"""
+        if self.covers:
+            return spread.view(self.batch, self.height, self.width, self.types)
+        windows = spread.view(self.batch, -1, self.kernel**2, self.types)
+        folded = torch.nn.functional.fold(
+            windows.permute(0, 3, 2, 1).flatten(1, 2),
+            (self.height, self.width),
+            self.kernel,
+            padding=self.padding,
+            stride=self.stride,
+        )
+        return folded.permute(0, 2, 3, 1)
+
+
+def pow2(n: int) -> int:
+    return 1 << max(0, n - 1).bit_length()
+
+
+def cdiv(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+def arithmetic(poses: Tensor) -> dict[str, Any]:
+    """In which type products are taken: the poses' own, or float32 as torch's setting allows.
+
+    In Triton's interpreter bfloat16 products are silently wrong, so there all is float32.
+    """
+    interpreted = poses.device.type == "cpu"
+    half = poses.dtype in (torch.bfloat16, torch.float16) and not interpreted
+    exact = torch.get_float32_matmul_precision() == "highest" or interpreted
+    return {
+        "CAST": getattr(tl, str(poses.dtype).removeprefix("torch.")) if half else tl.float32,
+        "P": "tf32x3" if exact else "tf32",
+    }
+
+
+def multiprocessors(device: torch.device) -> int:
+    if device.type != "cuda":
+        return 1
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+def total(parts: Tensor) -> Tensor:
+    """Sum over the first axis, for free where it has one entry."""
+    return parts[0] if parts.shape[0] == 1 else parts.sum(0)

@@ -1,0 +1,131 @@
+"""What every capsule layer shares: the parameters of a routing, and the call of it."""
+
+import math
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from torchcaps.errors import TorchcapsError
+from torchcaps.routing import (
+    Impl,
+    Window,
+    add_coordinates,
+    dynamic_routing,
+    em_routing,
+    inverted_routing,
+    self_routing,
+    uniform_routing,
+    vb_routing,
+)
+
+Routing = Literal["dynamic", "uniform", "inverted", "em", "self", "vb"]
+
+
+class Capsules(NamedTuple):
+    """What a layer returns: parents, their activations where the routing has them, the coupling
+    where it was asked for.
+    """
+
+    poses: Tensor
+    activations: Tensor | None
+    coupling: Tensor | None
+
+
+class RoutedCaps(nn.Module):
+    """Transforms and routing of `in_caps` children; layers decide what the children are.
+
+    num_transforms: of which child i takes number i modulo it. matrix: poses are square matrices, in
+    place of vectors. squash, leaky, bias: dynamic (and uniform) routing's. norm, scale: inverted
+    attention's. coordinates: EM's coordinate addition (on a grid).
+    """
+
+    def __init__(
+        self,
+        in_caps: int,
+        in_dim: int,
+        out_caps: int,
+        out_dim: int,
+        num_transforms: int,
+        *,
+        routing: Routing = "dynamic",
+        num_iters: int = 3,
+        matrix: bool = False,
+        squash: bool = True,
+        leaky: bool = False,
+        bias: bool = False,
+        norm: bool = True,
+        scale: bool = True,
+        coordinates: bool = False,
+        impl: Impl = "auto",
+    ):
+        super().__init__()
+        self.routing: Routing = routing
+        self.impl: Impl = impl
+        self.num_iters, self.squash, self.leaky, self.scale = num_iters, squash, leaky, scale
+        self.coordinates = coordinates
+        side = math.isqrt(in_dim)
+        if matrix and (side * side != in_dim or in_dim != out_dim):
+            raise TorchcapsError(
+                f"Matrix poses are square and keep their size: in_dim={in_dim}, out_dim={out_dim}."
+            )
+        size = (side, side) if matrix else (in_dim, out_dim)
+        self.weight = nn.Parameter(torch.empty(num_transforms, out_caps, *size))
+        self._initialise(in_caps, size[0] if matrix else in_dim)
+        self.bias = nn.Parameter(torch.zeros(out_caps, out_dim)) if bias else None
+        self.norm = nn.LayerNorm(out_dim) if routing == "inverted" and norm else None
+        if routing in ("em", "vb"):
+            self.beta_u = nn.Parameter(torch.zeros(out_caps))
+            self.beta_a = nn.Parameter(torch.zeros(out_caps))
+        if routing == "self":
+            self.route_weight = nn.Parameter(torch.zeros(num_transforms, in_dim, out_caps))
+            self.route_bias = nn.Parameter(torch.zeros(num_transforms, out_caps))
+
+    def _initialise(self, in_caps: int, fan: int) -> None:
+        num, out_caps = self.weight.shape[:2]
+        if self.routing == "inverted":
+            nn.init.normal_(self.weight, std=(out_caps / (fan * in_caps)) ** 0.5)
+        elif self.routing == "self":
+            nn.init.uniform_(self.weight, -((6 / fan) ** 0.5), (6 / fan) ** 0.5)
+        elif self.routing in ("em", "vb"):
+            nn.init.normal_(self.weight, std=0.3)
+        else:
+            # Own transforms point anywhere, so their votes cancel; with shared ones they add up,
+            # and at the same scale every parent would start saturated and never learn.
+            nn.init.normal_(self.weight, std=0.1 * (num / in_caps) ** 0.5)
+
+    def route(
+        self, poses: Tensor, activations: Tensor | None, window: Window | None, coupling: bool
+    ) -> Capsules:
+        """poses [B,I,D] or [B,H,W,I,D] with a window, activations [B,I] or [B,H,W,I]
+
+        Coordinates need the grid, so with them a dense layer takes [B,H,W,I,D] too.
+        """
+        weight = self.weight
+        if self.coordinates:
+            poses, weight = add_coordinates(poses, weight)
+        if window is None and poses.dim() == 5:
+            poses = poses.flatten(1, 3)
+            activations = None if activations is None else activations.flatten(1)
+        if self.routing in ("em", "self", "vb") and activations is None:
+            raise TorchcapsError(f"{self.routing} routing needs the children's activations.")
+        common = {"window": window, "coupling": coupling, "impl": self.impl}
+        if self.routing == "dynamic":
+            options = {"bias": self.bias, "leaky": self.leaky, **common}
+            parents, shares = dynamic_routing(poses, weight, self.num_iters, self.squash, **options)
+            return Capsules(parents, None, shares)
+        if self.routing == "uniform":
+            parents, shares = uniform_routing(poses, weight, 1, self.squash, **common)
+            return Capsules(parents, None, shares)
+        if self.routing == "inverted":
+            norm = None if self.norm is None else (self.norm.weight, self.norm.bias)
+            options = {"norm": norm, "scale": self.scale, **common}
+            parents, shares = inverted_routing(poses, weight, self.num_iters, **options)
+            return Capsules(parents, None, shares)
+        assert activations is not None
+        if self.routing == "self":
+            routes = (self.route_weight, self.route_bias)
+            return Capsules(*self_routing(poses, activations, weight, *routes, **common))
+        betas = (self.beta_u, self.beta_a, self.num_iters)
+        function = em_routing if self.routing == "em" else vb_routing
+        return Capsules(*function(poses, activations, weight, *betas, **common))

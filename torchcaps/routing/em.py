@@ -1,0 +1,128 @@
+"""EM routing (Hinton, Sabour, Frosst: Matrix Capsules with EM Routing, 2018).
+
+    E: logit_ij = log a_j + log N(vote_ij; mu_j, var_j)      r_i = softmax over parents j
+    M: R_ij = r_ij a_i;  mu_j, var_j = mean and variance of votes under R_ij
+       cost_j = sum_e (beta_u + log sigma_je) sum_i R_ij;  a_j = sigmoid(lambda (beta_a - cost_j))
+    r starts uniform; M, then T-1 times E and M.  lambda_t = final (1 - 0.95^(t+1))
+
+Differs from the paper: variances have a floor (the authors' code: 5e-4), everything is in
+logarithms and in float32. The kernel's variance is the mean of squares about the mean of the
+iteration before, less the square of the step between the two means: what cancels is never larger
+than that step, and the floor covers its rounding.
+Coordinate addition: `add_coordinates` before the routing.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from torchcaps.routing.dynamic import check_iterations
+from torchcaps.routing.step import MEMORY_BUDGET, FusedStep, Impl, by_rows, use_kernel
+from torchcaps.routing.window import Window, form_votes
+
+MIN_VARIANCE = 5e-4
+FINAL_LAMBDA = 0.01
+EPS = 1e-8
+
+
+def inverse_temperature(t: int, final: float = FINAL_LAMBDA) -> float:
+    """lambda of iteration t = 0, 1, …"""
+    return final * (1 - 0.95 ** (t + 1))
+
+
+def _activate(mass: Tensor, var: Tensor, beta_u: Tensor, beta_a: Tensor, lam: float) -> Tensor:
+    """The logit of a parent's activation. mass [...,J], var [...,J,E] -> [...,J]"""
+    cost = (beta_u[..., None] + 0.5 * var.log()).sum(-1) * mass
+    return lam * (beta_a - cost)
+
+
+def em_routing_reference(
+    poses: Tensor,
+    activations: Tensor,
+    weight: Tensor,
+    beta_u: Tensor,
+    beta_a: Tensor,
+    num_iters: int = 3,
+    *,
+    final_lambda: float = FINAL_LAMBDA,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The formula as one reads it: votes are written to memory.
+
+    poses [B,I,D], activations [B,I], weight [I,J,D,E], beta_u [J], beta_a [J]
+    -> poses [B,J,E], activations [B,J], coupling [B,I,J]
+    """
+    check_iterations(num_iters)
+    votes = form_votes(poses, weight)
+    votes = votes if votes.dtype == torch.float64 else votes.float()
+    r = votes.new_full((1, 1, 1), 1 / votes.shape[2]).expand(votes.shape[:3])
+    mean = var = log_a = votes  # set by the first pass
+    for t in range(num_iters):
+        if t > 0:
+            far = (votes - mean[:, None]).square() / (2 * var[:, None])
+            logits = F.logsigmoid(log_a) - 0.5 * (2 * math.pi * var).log().sum(-1)
+            r = (logits[:, None] - far.sum(-1)).softmax(-1)
+        assigned = r * activations[..., None]
+        mass = assigned.sum(1)
+        mean = torch.einsum("bij,bije->bje", assigned, votes) / (mass[..., None] + EPS)
+        square = (votes - mean[:, None]).square()
+        var = torch.einsum("bij,bije->bje", assigned, square) / (mass[..., None] + EPS)
+        var = var + MIN_VARIANCE
+        log_a = _activate(mass, var, beta_u, beta_a, inverse_temperature(t, final_lambda))
+    return mean, log_a.sigmoid(), r
+
+
+def em_routing(
+    poses: Tensor,
+    activations: Tensor,
+    weight: Tensor,
+    beta_u: Tensor,
+    beta_a: Tensor,
+    num_iters: int = 3,
+    *,
+    final_lambda: float = FINAL_LAMBDA,
+    window: Window | None = None,
+    coupling: bool = True,
+    impl: Impl = "auto",
+    budget: int = MEMORY_BUDGET,
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """EM routing by the best implementation for these tensors; shapes as the reference's.
+
+    With a window: poses [B,H,W,I,D], activations [B,H,W,I] -> [B,H',W',J,E], [B,H',W',J], and
+    coupling [B,H',W',K*K*I,J]; children outside the grid have activation 0.
+    """
+    check_iterations(num_iters)
+    if not use_kernel(impl, poses, weight, window):
+
+        def route(poses: Tensor, weight: Tensor, activations: Tensor, _) -> tuple[Tensor, ...]:
+            found = em_routing_reference(
+                poses, activations, weight, beta_u, beta_a, num_iters, final_lambda=final_lambda
+            )
+            return found if coupling else found[:2]
+
+        mean, active, *shares = by_rows(
+            route, poses, weight, window, budget, activations=activations
+        )
+        return mean, active, shares[0] if shares else None
+
+    step = FusedStep(poses, weight, activations, window)
+    mass, summed, _ = step.sums("uniform")
+    mean = summed / (mass[..., None] + EPS)
+    precision, bias = torch.zeros_like(mean), torch.zeros_like(mass)
+    old, var, log_a = mean, mean, mass  # set by the first pass
+    for t in range(num_iters):
+        if t > 0:
+            precision = 0.5 / var
+            bias = F.logsigmoid(log_a) - 0.5 * (2 * math.pi * var).log().sum(-1)
+        mass, off, square = step.sums("gauss", mean, precision, bias)
+        total = mass[..., None] + EPS
+        shift = off / total
+        # The second moment about the old mean, less that of the new one: sum R (v - new)^2 =
+        # sum R (v - old)^2 - (2 total - mass) shift^2, with EPS in the division accounted for.
+        var = (square / total - (2 - mass[..., None] / total) * shift.square()).clamp_min(0)
+        var = var + MIN_VARIANCE
+        old, mean = mean, mean + shift
+        log_a = _activate(mass, var, beta_u, beta_a, inverse_temperature(t, final_lambda))
+    shares = step.coupling("gauss", old, precision, bias) if coupling else None
+    return mean, log_a.sigmoid(), shares

@@ -1,0 +1,121 @@
+"""Inverted dot-product attention routing (Tsai, Srivastava, Goh, Salakhutdinov, 2020).
+
+    vote_ij     = pose_i W_ij               coupling_i = softmax over parents j of <vote_ij, p_j>
+    p_j         = LayerNorm(sum_i coupling_ij vote_ij)
+    first pass: coupling = 1/J              then T-1 passes; the last p is the parent
+
+"Inverted": parents are the queries, and they compete for each child. `num_iters` counts the uniform
+pass, as the authors' code does: the paper's "two iterations" are num_iters=2.
+Differs from the paper: `scale` divides the agreement by sqrt(pose size), as the authors' code does
+and the text does not; without it, scale=False, the text's formula.
+
+One step at a time (`inverted_attention_step`), because in the paper all layers iterate at once.
+With `mean=True` it divides by the sum of shares: slot attention's update, parents the slots.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from torchcaps.routing.dynamic import check_iterations
+from torchcaps.routing.step import MEMORY_BUDGET, FusedStep, Impl, by_rows, use_kernel
+from torchcaps.routing.window import Window, form_votes
+
+EPS = 1e-8
+
+
+def inverted_attention_step_reference(
+    poses: Tensor,
+    weight: Tensor,
+    parents: Tensor | None = None,
+    *,
+    scale: bool = True,
+    mean: bool = False,
+    there: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """One pass; without parents the first, uniform one.
+
+    poses [B,I,D], weight [I,J,D,E], parents [B,J,E] -> sums [B,J,E], coupling [B,I,J]
+
+    there [B,I]: 1 for children that count in a mean, 0 for those that a window lacks.
+    """
+    votes = form_votes(poses, weight)
+    if parents is None:
+        coupling = votes.new_full((1, 1, 1), 1 / votes.shape[2]).expand(votes.shape[:3])
+    else:
+        query = parents / parents.shape[-1] ** 0.5 if scale else parents
+        coupling = torch.einsum("bije,bje->bij", votes, query).softmax(-1)
+    summed = torch.einsum("bij,bije->bje", coupling, votes)
+    if mean:
+        shares = coupling if there is None else coupling * there[..., None]
+        summed = summed / (shares.sum(1)[..., None] + EPS)
+    return summed, coupling
+
+
+def inverted_attention_step(
+    poses: Tensor,
+    weight: Tensor,
+    parents: Tensor | None = None,
+    *,
+    scale: bool = True,
+    mean: bool = False,
+    window: Window | None = None,
+    coupling: bool = True,
+    impl: Impl = "auto",
+    budget: int = MEMORY_BUDGET,
+) -> tuple[Tensor, Tensor | None]:
+    """One pass by the best implementation; shapes as the reference's, or with a window
+    poses [B,H,W,I,D], parents [B,H',W',J,E] -> sums [B,H',W',J,E], coupling [B,H',W',K*K*I,J]
+    """
+    ones = poses.new_ones(poses.shape[:-1]) if mean else None
+    if not use_kernel(impl, poses, weight, window):
+
+        def route(poses: Tensor, weight: Tensor, there, parents) -> tuple[Tensor, ...]:
+            found = inverted_attention_step_reference(
+                poses, weight, parents, scale=scale, mean=mean, there=there
+            )
+            return found if coupling else found[:1]
+
+        rows = None if parents is None else parents.flatten(0, -3)
+        summed, *shares = by_rows(
+            route, poses, weight, window, budget, activations=ones, per_row=rows
+        )
+        return summed, shares[0] if shares else None
+    step = FusedStep(poses, weight, ones, window)
+    score = "uniform" if parents is None else "dot"
+    query = None
+    if parents is not None:
+        query = parents.float() / parents.shape[-1] ** 0.5 if scale else parents.float()
+    shares, summed, _ = step.sums(score, query)
+    if mean:
+        summed = summed / (shares[..., None] + EPS)
+    return summed, step.coupling(score, query) if coupling else None
+
+
+def inverted_routing(
+    poses: Tensor,
+    weight: Tensor,
+    num_iters: int = 2,
+    *,
+    norm: tuple[Tensor, Tensor] | None = None,
+    scale: bool = True,
+    window: Window | None = None,
+    coupling: bool = True,
+    impl: Impl = "auto",
+    budget: int = MEMORY_BUDGET,
+) -> tuple[Tensor, Tensor | None]:
+    """All passes of one layer, one after the other; shapes as in `inverted_attention_step`.
+
+    norm: LayerNorm's gain and bias [E]; None: no LayerNorm.
+    """
+    check_iterations(num_iters)
+    parents = shares = None
+    for t in range(num_iters):
+        parents, shares = inverted_attention_step(
+            poses, weight, parents, scale=scale, window=window, impl=impl, budget=budget,
+            coupling=coupling and t == num_iters - 1,
+        )  # fmt: skip
+        if norm is not None:
+            parents = F.layer_norm(parents, parents.shape[-1:], *norm)
+    assert parents is not None
+    return parents, shares

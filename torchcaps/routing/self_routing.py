@@ -1,0 +1,79 @@
+"""Self-routing (Hahn, Pyeon, Kim: Self-Routing Capsule Networks, 2019).
+
+    vote_ij = pose_i W_ij          coupling_i = softmax over parents j of pose_i W'_ij + b_ij
+    pose_j  = sum_i coupling_ij a_i vote_ij / sum_i coupling_ij a_i
+    a_j     = sum_i coupling_ij a_i / sum_i a_i
+
+No iteration: every child decides alone. The window is local (k x k), pointwise (kernel 1, as the
+masked autoencoder's encoder) or global (dense: all children, as its decoder). Differs from the
+paper: nothing.
+"""
+
+import torch
+from torch import Tensor
+
+from torchcaps.routing.step import MEMORY_BUDGET, FusedStep, Impl, by_rows, use_kernel
+from torchcaps.routing.window import Window, form_votes
+
+EPS = 1e-8
+
+
+def self_routing_reference(
+    poses: Tensor,
+    activations: Tensor,
+    weight: Tensor,
+    route_weight: Tensor,
+    route_bias: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The formula as one reads it: votes are written to memory.
+
+    poses [B,I,D], activations [B,I], weight [I,J,D,E], route_weight [I,D,J], route_bias [I,J]
+    -> poses [B,J,E], activations [B,J], coupling [B,I,J]
+    """
+    votes = form_votes(poses, weight)
+    in_caps = poses.shape[1]
+    repeat = in_caps // route_weight.shape[0]
+    logits = torch.einsum("bid,idj->bij", poses, route_weight.repeat(repeat, 1, 1))
+    coupling = (logits + route_bias.repeat(repeat, 1)).softmax(-1)
+    assigned = coupling * activations[..., None]
+    mass = assigned.sum(1)
+    parents = torch.einsum("bij,bije->bje", assigned, votes) / (mass[..., None] + EPS)
+    return parents, mass / (activations.sum(1)[:, None] + EPS), coupling
+
+
+def self_routing(
+    poses: Tensor,
+    activations: Tensor,
+    weight: Tensor,
+    route_weight: Tensor,
+    route_bias: Tensor,
+    *,
+    window: Window | None = None,
+    coupling: bool = True,
+    impl: Impl = "auto",
+    budget: int = MEMORY_BUDGET,
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Self-routing by the best implementation for these tensors; shapes as the reference's.
+
+    With a window: poses [B,H,W,I,D], activations [B,H,W,I], weights for K*K*I children
+    -> [B,H',W',J,E], [B,H',W',J], [B,H',W',K*K*I,J]. Children share route weights as they share
+    transforms: both hold the same number of them.
+    """
+    if not use_kernel(impl, poses, weight, window):
+
+        def route(poses: Tensor, weight: Tensor, activations: Tensor, _) -> tuple[Tensor, ...]:
+            found = self_routing_reference(poses, activations, weight, route_weight, route_bias)
+            return found if coupling else found[:2]
+
+        parents, active, *shares = by_rows(
+            route, poses, weight, window, budget, activations=activations
+        )
+        return parents, active, shares[0] if shares else None
+    step = FusedStep(poses, weight, activations, window)
+    mass, summed, _ = step.sums("linear", route_weight=route_weight, route_bias=route_bias)
+    # Each child's shares sum to one, so the parents' masses sum to the children's activations.
+    active = mass / (mass.sum(-1, keepdim=True) + EPS)
+    shares = None
+    if coupling:
+        shares = step.coupling("linear", route_weight=route_weight, route_bias=route_bias)
+    return summed / (mass[..., None] + EPS), active, shares

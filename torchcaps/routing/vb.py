@@ -1,0 +1,99 @@
+"""Variational Bayes routing (Ribeiro, Leontidis, Kollias: Capsule Routing via VB, 2020).
+
+A mixture of parents with Gaussian-Wishart posteriors over diagonal precisions, in place of EM's
+point estimates, so that no parent's variance can collapse:
+
+    R_ij = r_ij a_i;  N_j = sum_i R_ij;  mean_j, scatter_j of votes under R_ij
+    alpha_j = alpha_0 + N_j;  kappa_j = kappa_0 + N_j;  nu_j = nu_0 + N_j
+    m_j = (kappa_0 m_0 + N_j mean_j) / kappa_j
+    1/psi_j = 1/psi_0 + scatter_j + kappa_0 N_j / kappa_j (mean_j - m_0)^2
+    logit_ij = E log pi_j + 1/2 E log |Lambda_j| - 1/2 (D/kappa_j + nu_j psi_j (vote_ij - m_j)^2)
+    a_j = sigmoid(beta_a - (beta_u + exp(E log pi_j) H_j)), H_j the Gaussian's entropy
+
+Differs from the paper: m_0 = 0, psi_0 = 1 (its defaults), nu_0 = D + 1; the batch normalisation
+that the authors' code puts on poses and activations is a layer's business. Reference only.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from torchcaps.errors import TorchcapsError
+from torchcaps.routing.dynamic import check_iterations
+from torchcaps.routing.step import MEMORY_BUDGET, Impl, by_rows
+from torchcaps.routing.window import Window, check_sizes, form_votes
+
+EPS = 1e-8
+
+
+def vb_routing_reference(
+    poses: Tensor,
+    activations: Tensor,
+    weight: Tensor,
+    beta_u: Tensor,
+    beta_a: Tensor,
+    num_iters: int = 3,
+    *,
+    alpha0: float = 1.0,
+    kappa0: float = 1.0,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """poses [B,I,D], activations [B,I], weight [I,J,D,E], beta_u [J], beta_a [J]
+    -> poses [B,J,E], activations [B,J], coupling [B,I,J]
+    """
+    check_iterations(num_iters)
+    votes = form_votes(poses, weight)
+    votes = votes if votes.dtype == torch.float64 else votes.float()
+    dim = votes.shape[-1]
+    nu0 = dim + 1.0
+    r = votes.new_full((1, 1, 1), 1 / votes.shape[2]).expand(votes.shape[:3])
+    mean = psi = nu = kappa = log_pi = log_det = votes  # set by the first pass
+    halves = torch.arange(dim, device=votes.device, dtype=votes.dtype) / 2
+    for t in range(num_iters):
+        if t > 0:
+            far = (nu[..., None] * psi)[:, None] * (votes - mean[:, None]).square()
+            logits = log_pi + 0.5 * log_det - 0.5 * dim / kappa
+            r = (logits[:, None] - 0.5 * far.sum(-1)).softmax(-1)
+        assigned = r * activations[..., None]
+        mass = assigned.sum(1)
+        alpha, kappa, nu = alpha0 + mass, kappa0 + mass, nu0 + mass
+        average = torch.einsum("bij,bije->bje", assigned, votes) / (mass[..., None] + EPS)
+        scatter = torch.einsum("bij,bije->bje", assigned, (votes - average[:, None]).square())
+        mean = average * (mass / kappa)[..., None]
+        psi = 1 / (1 + scatter + (kappa0 * mass / kappa)[..., None] * average.square())
+        log_pi = torch.digamma(alpha) - torch.digamma(alpha.sum(-1, keepdim=True))
+        log_det = (
+            torch.digamma(nu[..., None] / 2 - halves).sum(-1)
+            + dim * math.log(2)
+            + psi.log().sum(-1)
+        )
+    entropy = 0.5 * dim * math.log(2 * math.pi * math.e) - 0.5 * log_det
+    active = torch.sigmoid(beta_a - (beta_u + log_pi.exp() * entropy))
+    return mean, active, r
+
+
+def vb_routing(
+    poses: Tensor,
+    activations: Tensor,
+    weight: Tensor,
+    beta_u: Tensor,
+    beta_a: Tensor,
+    num_iters: int = 3,
+    *,
+    window: Window | None = None,
+    coupling: bool = True,
+    impl: Impl = "auto",
+    budget: int = MEMORY_BUDGET,
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Variational Bayes routing; shapes as in `em_routing`."""
+    if impl == "triton":
+        raise TorchcapsError("impl='triton': variational Bayes routing has a reference only.")
+    children = poses.shape[-2] * (1 if window is None else window.kernel**2)
+    check_sizes(children, poses.shape[-1], weight)
+
+    def route(poses: Tensor, weight: Tensor, activations: Tensor, _) -> tuple[Tensor, ...]:
+        found = vb_routing_reference(poses, activations, weight, beta_u, beta_a, num_iters)
+        return found if coupling else found[:2]
+
+    mean, active, *shares = by_rows(route, poses, weight, window, budget, activations=activations)
+    return mean, active, shares[0] if shares else None
