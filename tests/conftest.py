@@ -6,6 +6,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 import torch
+
+if not torch.cuda.is_available():  # must stand before anything imports Triton
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
 from hypothesis import settings
 
 from torchcaps import data

@@ -103,8 +103,31 @@ def test_agreement_attracts():
     assert shares[0] == 0.5 and shares[0] < shares[1] < shares[2]
 
 
+def test_leak_takes_what_fits_nowhere():
+    """The leaky softmax is a softmax beside one more parent with logit 0."""
+    poses, weight = inputs()
+    nothing = torch.zeros(I, 1, D, E, dtype=torch.float64)
+    parents, coupling = dynamic_routing(poses, weight, leaky=True)
+    expected = dynamic_routing(poses, torch.cat([weight, nothing], 1))
+    torch.testing.assert_close(parents, expected[0][:, :J])
+    torch.testing.assert_close(coupling, expected[1][..., :J])
+
+
+def test_bias_is_added_before_the_squash():
+    poses, weight = inputs()
+    bias = torch.randn(J, E, dtype=torch.float64)
+    plain = dynamic_routing(poses, weight, 1, squash=False)[0]
+    biased = dynamic_routing(poses, weight, 1, squash=False, bias=bias)[0]
+    torch.testing.assert_close(biased, plain + bias)
+
+
 def test_what_cannot_be_done_says_why():
     with pytest.raises(TorchcapsError, match="at least one"):
         dynamic_routing(*inputs(), num_iters=0)
-    with pytest.raises(TorchcapsError, match="kernel"):
+    with pytest.raises(TorchcapsError, match="float64"):
         dynamic_routing(*inputs(), impl="triton")
+    poses, weight = inputs()
+    with pytest.raises(TorchcapsError, match="3 transforms for 7 children"):
+        dynamic_routing(poses, weight[:3])
+    with pytest.raises(TorchcapsError, match="do not split into rows"):
+        dynamic_routing(poses[..., :2], weight)

@@ -1,7 +1,6 @@
 import pytest
 import torch
 
-from torchcaps.errors import TorchcapsError
 from torchcaps.routing import dynamic_routing_reference, uniform_routing
 from torchcaps.routing.uniform import uniform_routing_reference
 
@@ -25,8 +24,3 @@ def test_gradients():
         assert torch.autograd.gradcheck(
             lambda p, w: uniform_routing_reference(p, w)[0], (poses, weight)
         )
-
-
-def test_there_is_no_kernel():
-    with pytest.raises(TorchcapsError, match="no kernel"):
-        uniform_routing(*inputs(), impl="triton")

@@ -147,7 +147,7 @@ def stats(
         higher = tl.maximum(top, logit)
         total = total * tl.exp(top - higher) + tl.exp(logit - higher)
         top = higher
-    tl.store(lse + row3 * C + c3, top + tl.log(total), (row3 < rows) & (c3 < C))
+    tl.store(lse + row3.to(tl.int64) * C + c3, top + tl.log(total), (row3 < rows) & (c3 < C))
 
 
 @triton.jit
@@ -191,7 +191,9 @@ def gather(
         x = tl.load(poses + at * (R * D) + (p * D)[:, None] + d[None, :], there, other=0.0)
         x = x.to(tl.float32)
         if SCORE != UNIFORM:
-            total = tl.load(lse + row3 * C + c3, (row3 < rows) & (c3 < C), other=0.0)
+            total = tl.load(
+                lse + row3.to(tl.int64) * C + c3, (row3 < rows) & (c3 < C), other=float("inf")
+            )
         if WEIGHTED:
             at3, inside3 = _children(row3, c3, rows, C, H, W, HO, WO, I, KS, STRIDE, PAD)
             active = tl.load(activations + at3, inside3, other=0.0).to(tl.float32)
@@ -226,7 +228,7 @@ def gather(
                 share = tl.exp(logit - total)
             if WITH_COUPLING:
                 tl.store(
-                    coupling + (row3 * C + c3) * J + first + k, share,
+                    coupling + (row3.to(tl.int64) * C + c3) * J + first + k, share,
                     (row3 < rows) & (c3 < C) & (first + k < J),
                 )  # fmt: skip
             if WEIGHTED:
@@ -288,7 +290,7 @@ def backward(
         at3, inside3 = _children(row3, c3, rows, C, H, W, HO, WO, I, KS, STRIDE, PAD)
         active = tl.load(activations + at3, inside3, other=0.0).to(tl.float32)
     if SCORE != UNIFORM:
-        total = tl.load(lse + row3 * C + c3, seen, other=0.0)
+        total = tl.load(lse + row3.to(tl.int64) * C + c3, seen, other=float("inf"))
     q_at = m[:, None] * (J * R * E) + (p * E)[:, None] + e[None, :]
     q_mask = ((m < rows) & (p < R))[:, None] & (e < E)[None, :]
     t_at = (c % WI * (J * D * E) + d * E)[None, :] + e[:, None]
@@ -323,7 +325,7 @@ def backward(
                 share = even
             mean += share * d_share
         if WEIGHTED:
-            tl.store(spread + row3 * C + c3, mean, seen)
+            tl.store(spread + row3.to(tl.int64) * C + c3, mean, seen)
     d_x = tl.zeros((BM, BC * BD), tl.float32)
     slot_w = (tl.program_id(0) % weight_slots).to(tl.int64)
     slot_q = (tl.program_id(1) % query_slots).to(tl.int64)
@@ -371,9 +373,12 @@ def backward(
                     to_r = d_route_weight + slot_w * (WI * R * D * J) + (c % WI * D + d) * J + j
                     tl.atomic_add(to_r, tl.sum(scored * x, 0), (c < C) & (d < D), sem="relaxed")
                 else:
-                    to_r = (c % WI * (R * D) + d)[None, :] + (p * D)[:, None]
+                    pr = tl.arange(0, RP)[:, None]
+                    to_r = (c % WI * (R * D) + d)[None, :] + pr * D
                     to_r = d_route_weight + slot_w * (WI * R * D * J) + to_r * J + j
-                    tl.atomic_add(to_r, scored * x, there, sem="relaxed")
+                    over_rows = tl.sum(tl.reshape(scored * x, (BM // RP, RP, BC * BD)), 0)
+                    r_mask = (pr < R) & ((c < C) & (d < D))[None, :]
+                    tl.atomic_add(to_r, over_rows, r_mask, sem="relaxed")
                 to_b = d_route_bias + slot_w * (WI * J) + c3 % WI * J + j
                 bias = tl.sum(d_logit, 0)[None, :, :]
                 tl.atomic_add(to_b, bias, c3 < C, sem="relaxed")

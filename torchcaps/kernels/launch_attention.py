@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from torchcaps.kernels import attention
-from torchcaps.kernels.shape import Shape, arithmetic, cdiv, multiprocessors, pow2, total
+from torchcaps.kernels.shape import Shape, arithmetic, cdiv, multiprocessors, pow2, stages, total
 
 SCORES = {"uniform": 0, "dot": 1, "linear": 2}
 
@@ -40,8 +40,10 @@ def tile(shape: Shape, score: str, part: str) -> Tile:
 
 
 def options(shape: Shape, t: Tile, score: str, leaky: bool, poses: Tensor) -> dict:
-    wide = pow2(shape.in_dim)
+    wide, out = pow2(shape.in_dim), max(16, pow2(shape.out_dim))
     rows = pow2(shape.pose_rows)
+    block = max(1, 16 // wide, min(pow2(shape.children), t.columns // wide))
+    operands, product = 4 * out * (2 * block * wide * t.parents), 4 * t.rows * block * wide
     return {
         **shape.constants(),
         **arithmetic(poses),
@@ -50,12 +52,12 @@ def options(shape: Shape, t: Tile, score: str, leaky: bool, poses: Tensor) -> di
         "RP": rows,
         "BM": t.rows,
         "BD": wide,
-        "BC": max(4, 16 // wide, min(pow2(shape.children), t.columns // wide)),
-        "BE": max(16, pow2(shape.out_dim)),
-        "CL": 4,
+        "BC": block,
+        "BE": out,
+        "CL": min(4, block),
         "DL": min(2, wide),
         "num_warps": t.warps,
-        "num_stages": t.stages,
+        "num_stages": stages(t.stages, operands + 8 * t.rows * out + product, product),
     }
 
 

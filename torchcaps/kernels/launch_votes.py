@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from torchcaps.kernels import votes
-from torchcaps.kernels.shape import Shape, arithmetic, cdiv, multiprocessors, pow2, total
+from torchcaps.kernels.shape import Shape, arithmetic, cdiv, multiprocessors, pow2, stages, total
 
 SCORES = {"dot": 0, "gauss": 1}
 
@@ -30,16 +30,18 @@ def plan(shape: Shape, score: str, backward: bool, sms: int) -> Plan:
     most = max(1, most // (shape.pose_rows * wide))
     parents = max(16 // wide, 1, min(pow2(shape.parents), 1 << (most.bit_length() - 1)))
     warps = 8 if score == "gauss" else 4
-    stages = 3 if backward or score == "gauss" else 2
+    deep = 3 if backward or score == "gauss" else 2
     grid = cdiv(shape.rows, 16) * cdiv(shape.parents, parents)
     per_sm = 4 if backward or score == "gauss" else 8
     splits = max(1, min(64, shape.children, per_sm * sms // grid))
-    return Plan(16, parents, warps, stages, splits)
+    return Plan(16, parents, warps, deep, splits)
 
 
 def options(shape: Shape, p: Plan, score: str, weighted: bool, poses: Tensor) -> dict:
-    wide = pow2(shape.out_dim)
+    wide, deep = pow2(shape.out_dim), max(16, pow2(shape.in_dim))
     low = min(8, wide)
+    columns = 4 * p.parents * wide
+    held = 2 * columns * pow2(shape.pose_rows) * p.rows
     return {
         **shape.constants(),
         **arithmetic(poses),
@@ -47,13 +49,13 @@ def options(shape: Shape, p: Plan, score: str, weighted: bool, poses: Tensor) ->
         "BM": p.rows,
         "BJ": p.parents,
         "BE": wide,
-        "BD": max(16, pow2(shape.in_dim)),
+        "BD": deep,
         "EL": low,
         "JL": min(p.parents, 8 * p.warps // low),
         "SCORE": SCORES[score],
         "WEIGHTED": weighted,
         "num_warps": p.warps,
-        "num_stages": p.stages,
+        "num_stages": stages(p.stages, 2 * columns * deep, held),
     }
 
 

@@ -153,7 +153,9 @@ def step_backward(
             )
             found = (dx, dw, da, dq, lse, lse, *routes)
     return [
-        poses.new_empty(0, dtype=torch.float32) if t is None else g.to(t.dtype).reshape(t.shape)
+        poses.new_empty(0, dtype=torch.float32)
+        if t is None
+        else g.to(t.dtype).reshape(t.shape).contiguous()
         for g, t in zip(found, inputs, strict=True)
     ]
 
@@ -179,7 +181,7 @@ def _(
 ):
     inputs = (poses, weight, activations, query, precision, bias, route_weight, route_bias)
     return [
-        poses.new_empty((0,), dtype=torch.float32) if t is None else torch.empty_like(t)
+        poses.new_empty((0,), dtype=torch.float32) if t is None else t.new_empty(t.shape)
         for t in inputs
     ]
 

@@ -99,10 +99,13 @@ def arithmetic(poses: Tensor) -> dict[str, Any]:
     """
     interpreted = poses.device.type == "cpu"
     half = poses.dtype in (torch.bfloat16, torch.float16) and not interpreted
-    exact = torch.get_float32_matmul_precision() == "highest" or interpreted
+    try:
+        exact = torch.get_float32_matmul_precision() == "highest"
+    except RuntimeError:  # set through torch's newer names, which this one does not mix with
+        exact = torch.backends.cuda.matmul.fp32_precision == "ieee"
     return {
         "CAST": getattr(tl, str(poses.dtype).removeprefix("torch.")) if half else tl.float32,
-        "P": "tf32x3" if exact else "tf32",
+        "P": "tf32x3" if exact or interpreted else "tf32",
     }
 
 
@@ -110,6 +113,11 @@ def multiprocessors(device: torch.device) -> int:
     if device.type != "cuda":
         return 1
     return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+def stages(wanted: int, each: int, fixed: int = 0) -> int:
+    """Stages of a pipeline whose buffers fit into shared memory, here and on smaller GPUs."""
+    return max(1, min(wanted, (150_000 - fixed) // each))
 
 
 def total(parts: Tensor) -> Tensor:

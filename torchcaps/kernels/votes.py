@@ -165,6 +165,7 @@ def forward(
     jj = block * BJ + (tl.arange(0, BJ // JL) * JL)[:, None] + tl.arange(0, JL)[None, :]
     jj = jj[None, :, :]
     row3 = row[:, None, None]
+    row64 = row.to(tl.int64)
     seen = live[:, None, None] & (jj < J)
     d = tl.arange(0, BD)
     there = live[:, None] & ((j < J) & (e < E))[None, :]
@@ -190,7 +191,7 @@ def forward(
         xs, votes = _votes(poses, wt, at, inside, d, R, D, CAST, P)
         logits = _logits(votes, state, width, shift, jj, J, SCORE, R, BM, BJ, BE, EL, JL)
         if WITH_LSE:
-            total = tl.load(lse + row * C + c, live & (c < C), other=0.0)
+            total = tl.load(lse + row64 * C + c, live & (c < C), other=float("inf"))
             share = tl.exp(logits - total[:, None, None])
         else:
             top = tl.max(tl.max(logits, 2), 1)
@@ -201,11 +202,11 @@ def forward(
             if LEAKY and not STATS:
                 total += tl.exp(-top)
             share *= (1.0 / total)[:, None, None]
-            to = lse + (block * rows + row) * C + c
+            to = lse + (block * rows + row64) * C + c
             tl.store(to, top + tl.log(total), live & (c < C))
         if not STATS:
             if WITH_COUPLING:
-                tl.store(coupling + (row3 * C + c) * J + jj, share, seen & (c < C))
+                tl.store(coupling + (row64[:, None, None] * C + c) * J + jj, share, seen & (c < C))
             if WEIGHTED:
                 share *= tl.load(activations + at, inside, other=0.0).to(tl.float32)[:, None, None]
                 zeroth += share
@@ -262,6 +263,7 @@ def backward(
     jj = block * BJ + (tl.arange(0, BJ // JL) * JL)[:, None] + tl.arange(0, JL)[None, :]
     jj = jj[None, :, :]
     row3 = row[:, None, None]
+    row64 = row.to(tl.int64)
     seen = live[:, None, None] & (jj < J)
     d = tl.arange(0, BD)
     there = live[:, None] & ((j < J) & (e < E))[None, :]
@@ -320,7 +322,7 @@ def backward(
         if WEIGHTED:
             scale = tl.load(activations + at, inside, other=0.0).to(tl.float32)[:, None, None]
         logits = _logits(votes, state, width, shift, jj, J, SCORE, R, BM, BJ, BE, EL, JL)
-        total = tl.load(lse + row * C + c, live & (c < C), other=0.0)
+        total = tl.load(lse + row64 * C + c, live & (c < C), other=float("inf"))
         share = tl.exp(logits - total[:, None, None])
         gain = tl.zeros((BM, BJ * BE), tl.float32)
         for p in tl.static_range(R):
@@ -332,7 +334,7 @@ def backward(
         d_share = _over_poses(gain, BM, BJ, BE, EL, JL)
         if WEIGHTED:
             d_share += g0
-        spread_at = row * C + c
+        spread_at = row64 * C + c
         if STATS:
             spread_at += block * rows * C
         if STATS or WHOLE:
@@ -372,7 +374,7 @@ def backward(
             else:
                 d_x = tl.dot(d_all, w_back, input_precision=P)
             copy = c // I // KS // STRIDE * ((KS + STRIDE - 1) // STRIDE) + c // I % KS // STRIDE
-            x_to = d_poses + copy.to(tl.int64) * pose_stride + block * block_stride
+            x_to = d_poses + copy.to(tl.int64) * pose_stride + block.to(tl.int64) * block_stride
             x_to += x_at[:, None] + d[None, :]
             tl.store(x_to, d_x, (all_inside & (c < C))[:, None] & (d[None, :] < D))
             d_wt = tl.dot(x_back, d_all, input_precision=P)

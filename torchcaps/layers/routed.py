@@ -18,6 +18,7 @@ from torchcaps.routing import (
     uniform_routing,
     vb_routing,
 )
+from torchcaps.routing.em import FINAL_LAMBDA
 
 Routing = Literal["dynamic", "uniform", "inverted", "em", "self", "vb"]
 
@@ -36,8 +37,9 @@ class RoutedCaps(nn.Module):
     """Transforms and routing of `in_caps` children; layers decide what the children are.
 
     num_transforms: of which child i takes number i modulo it. matrix: poses are square matrices, in
-    place of vectors. squash, leaky, bias: dynamic (and uniform) routing's. norm, scale: inverted
-    attention's. coordinates: EM's coordinate addition (on a grid).
+    place of vectors. squash, leaky, bias: dynamic and uniform routing's. norm, scale: inverted
+    attention's. final_lambda: EM's. coordinates: votes carry where their child stands, on a grid.
+    init_std: of the transforms, in place of the routing's own.
     """
 
     def __init__(
@@ -57,13 +59,19 @@ class RoutedCaps(nn.Module):
         norm: bool = True,
         scale: bool = True,
         coordinates: bool = False,
+        final_lambda: float = FINAL_LAMBDA,
+        init_std: float | None = None,
         impl: Impl = "auto",
     ):
         super().__init__()
         self.routing: Routing = routing
         self.impl: Impl = impl
         self.num_iters, self.squash, self.leaky, self.scale = num_iters, squash, leaky, scale
-        self.coordinates = coordinates
+        self.coordinates, self.final_lambda = coordinates, final_lambda
+        if (bias or leaky) and routing not in ("dynamic", "uniform"):
+            raise TorchcapsError(f"{routing} routing has no bias and is not leaky.")
+        if coordinates and routing == "self":
+            raise TorchcapsError("Self-routing scores the pose itself and takes no coordinates.")
         side = math.isqrt(in_dim)
         if matrix and (side * side != in_dim or in_dim != out_dim):
             raise TorchcapsError(
@@ -71,7 +79,10 @@ class RoutedCaps(nn.Module):
             )
         size = (side, side) if matrix else (in_dim, out_dim)
         self.weight = nn.Parameter(torch.empty(num_transforms, out_caps, *size))
-        self._initialise(in_caps, size[0] if matrix else in_dim)
+        if init_std is None:
+            self._initialise(in_caps, size[0])
+        else:
+            nn.init.normal_(self.weight, std=init_std)
         self.bias = nn.Parameter(torch.zeros(out_caps, out_dim)) if bias else None
         self.norm = nn.LayerNorm(out_dim) if routing == "inverted" and norm else None
         if routing in ("em", "vb"):
@@ -86,7 +97,9 @@ class RoutedCaps(nn.Module):
         if self.routing == "inverted":
             nn.init.normal_(self.weight, std=(out_caps / (fan * in_caps)) ** 0.5)
         elif self.routing == "self":
-            nn.init.uniform_(self.weight, -((6 / fan) ** 0.5), (6 / fan) ** 0.5)
+            # The authors' Kaiming initialisation counts parents and their entries into the fan.
+            bound = (6 / self.weight[0].numel()) ** 0.5
+            nn.init.uniform_(self.weight, -bound, bound)
         elif self.routing in ("em", "vb"):
             nn.init.normal_(self.weight, std=0.3)
         else:
@@ -103,6 +116,10 @@ class RoutedCaps(nn.Module):
         """
         weight = self.weight
         if self.coordinates:
+            if poses.dim() != 5:
+                raise TorchcapsError(
+                    f"Coordinates need a grid [B,H,W,I,D], not {list(poses.shape)}."
+                )
             poses, weight = add_coordinates(poses, weight)
         if window is None and poses.dim() == 5:
             poses = poses.flatten(1, 3)
@@ -110,9 +127,10 @@ class RoutedCaps(nn.Module):
         if self.routing in ("em", "self", "vb") and activations is None:
             raise TorchcapsError(f"{self.routing} routing needs the children's activations.")
         common = {"window": window, "coupling": coupling, "impl": self.impl}
-        if self.routing == "dynamic":
+        if self.routing == "dynamic" or self.bias is not None or self.leaky:
             options = {"bias": self.bias, "leaky": self.leaky, **common}
-            parents, shares = dynamic_routing(poses, weight, self.num_iters, self.squash, **options)
+            num_iters = self.num_iters if self.routing == "dynamic" else 1
+            parents, shares = dynamic_routing(poses, weight, num_iters, self.squash, **options)
             return Capsules(parents, None, shares)
         if self.routing == "uniform":
             parents, shares = uniform_routing(poses, weight, 1, self.squash, **common)
@@ -127,5 +145,7 @@ class RoutedCaps(nn.Module):
             routes = (self.route_weight, self.route_bias)
             return Capsules(*self_routing(poses, activations, weight, *routes, **common))
         betas = (self.beta_u, self.beta_a, self.num_iters)
-        function = em_routing if self.routing == "em" else vb_routing
-        return Capsules(*function(poses, activations, weight, *betas, **common))
+        if self.routing == "vb":
+            return Capsules(*vb_routing(poses, activations, weight, *betas, **common))
+        common["final_lambda"] = self.final_lambda
+        return Capsules(*em_routing(poses, activations, weight, *betas, **common))

@@ -105,4 +105,4 @@ def dynamic_routing(
     shares = None
     if coupling:
         shares = step.coupling("uniform" if agreed is None else "dot", agreed)
-    return parents, shares
+    return parents.to(step.dtype), shares

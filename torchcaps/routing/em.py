@@ -55,7 +55,20 @@ def em_routing_reference(
     """
     check_iterations(num_iters)
     votes = form_votes(poses, weight)
-    votes = votes if votes.dtype == torch.float64 else votes.float()
+    with torch.autocast(votes.device.type, enabled=False):
+        return _iterate(votes, activations, beta_u, beta_a, num_iters, final_lambda)
+
+
+def _iterate(
+    votes: Tensor,
+    activations: Tensor,
+    beta_u: Tensor,
+    beta_a: Tensor,
+    num_iters: int,
+    final_lambda: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    dtype = votes.dtype
+    votes = votes if dtype == torch.float64 else votes.float()
     r = votes.new_full((1, 1, 1), 1 / votes.shape[2]).expand(votes.shape[:3])
     mean = var = log_a = votes  # set by the first pass
     for t in range(num_iters):
@@ -70,7 +83,7 @@ def em_routing_reference(
         var = torch.einsum("bij,bije->bje", assigned, square) / (mass[..., None] + EPS)
         var = var + MIN_VARIANCE
         log_a = _activate(mass, var, beta_u, beta_a, inverse_temperature(t, final_lambda))
-    return mean, log_a.sigmoid(), r
+    return mean.to(dtype), log_a.sigmoid().to(dtype), r
 
 
 def em_routing(
@@ -90,7 +103,8 @@ def em_routing(
     """EM routing by the best implementation for these tensors; shapes as the reference's.
 
     With a window: poses [B,H,W,I,D], activations [B,H,W,I] -> [B,H',W',J,E], [B,H',W',J], and
-    coupling [B,H',W',K*K*I,J]; children outside the grid have activation 0.
+    coupling [B,H',W',K*K*I,J], which the kernels return without gradients; children outside the
+    grid have activation 0.
     """
     check_iterations(num_iters)
     if not use_kernel(impl, poses, weight, window):
@@ -116,13 +130,12 @@ def em_routing(
             precision = 0.5 / var
             bias = F.logsigmoid(log_a) - 0.5 * (2 * math.pi * var).log().sum(-1)
         mass, off, square = step.sums("gauss", mean, precision, bias)
-        total = mass[..., None] + EPS
-        shift = off / total
-        # The second moment about the old mean, less that of the new one: sum R (v - new)^2 =
-        # sum R (v - old)^2 - (2 total - mass) shift^2, with EPS in the division accounted for.
-        var = (square / total - (2 - mass[..., None] / total) * shift.square()).clamp_min(0)
-        var = var + MIN_VARIANCE
-        old, mean = mean, mean + shift
+        weigh = mass[..., None]
+        old, mean = mean, (off + weigh * mean) / (weigh + EPS)
+        step_between = mean - old
+        # sum R (v - new)^2 from the sums about the old mean
+        square = square - 2 * step_between * off + weigh * step_between.square()
+        var = (square / (weigh + EPS)).clamp_min(0) + MIN_VARIANCE
         log_a = _activate(mass, var, beta_u, beta_a, inverse_temperature(t, final_lambda))
     shares = step.coupling("gauss", old, precision, bias) if coupling else None
-    return mean, log_a.sigmoid(), shares
+    return mean.to(step.dtype), log_a.sigmoid().to(step.dtype), shares

@@ -65,7 +65,8 @@ def inverted_attention_step(
     budget: int = MEMORY_BUDGET,
 ) -> tuple[Tensor, Tensor | None]:
     """One pass by the best implementation; shapes as the reference's, or with a window
-    poses [B,H,W,I,D], parents [B,H',W',J,E] -> sums [B,H',W',J,E], coupling [B,H',W',K*K*I,J]
+    poses [B,H,W,I,D], parents [B,H',W',J,E] -> sums [B,H',W',J,E], coupling [B,H',W',K*K*I,J],
+    which the kernels return without gradients.
     """
     ones = poses.new_ones(poses.shape[:-1]) if mean else None
     if not use_kernel(impl, poses, weight, window):
@@ -89,7 +90,7 @@ def inverted_attention_step(
     shares, summed, _ = step.sums(score, query)
     if mean:
         summed = summed / (shares[..., None] + EPS)
-    return summed, step.coupling(score, query) if coupling else None
+    return summed.to(step.dtype), step.coupling(score, query) if coupling else None
 
 
 def inverted_routing(

@@ -57,7 +57,7 @@ def self_routing(
 
     With a window: poses [B,H,W,I,D], activations [B,H,W,I], weights for K*K*I children
     -> [B,H',W',J,E], [B,H',W',J], [B,H',W',K*K*I,J]. Children share route weights as they share
-    transforms: both hold the same number of them.
+    transforms: both hold the same number of them. The kernels' coupling has no gradients.
     """
     if not use_kernel(impl, poses, weight, window):
 
@@ -76,4 +76,5 @@ def self_routing(
     shares = None
     if coupling:
         shares = step.coupling("linear", route_weight=route_weight, route_bias=route_bias)
-    return summed / (mass[..., None] + EPS), active, shares
+    parents = summed / (mass[..., None] + EPS)
+    return parents.to(step.dtype), active.to(step.dtype), shares

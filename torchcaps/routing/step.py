@@ -6,6 +6,7 @@ state to autograd; `by_rows` runs a reference on windows, a few rows at a time.
 """
 
 import importlib.util
+import os
 from collections.abc import Callable
 from typing import Literal
 
@@ -24,40 +25,43 @@ MEMORY_BUDGET = 1 << 30
 """Bytes of votes that a reference may hold at a time, unless the caller says otherwise."""
 
 _HAS_TRITON = importlib.util.find_spec("triton") is not None
+_INTERPRETED = os.environ.get("TRITON_INTERPRET", "0") not in ("0", "")  # Triton's own switch
 
 
-def _interpreted() -> bool:
-    from triton import knobs
-
-    return knobs.runtime.interpret
-
-
-def _why_not(poses: Tensor, weight: Tensor) -> str:
+def _why_not(poses: Tensor, weight: Tensor, window: Window) -> str:
     """Why the kernels cannot serve these tensors; empty where they can."""
     if not _HAS_TRITON:
         return "Triton is not installed"
-    if poses.device.type != "cuda" and not _interpreted():
+    if poses.device.type != "cuda" and not _INTERPRETED:
         return f"the poses are on {poses.device.type}, and Triton needs a GPU"
-    if poses.dtype == torch.float64 or weight.dtype == torch.float64:
+    if torch.float64 in (poses.dtype, weight.dtype):
         return "the kernels compute in float32, and these tensors are float64"
-    if weight.shape[2] > 128 or poses.shape[-1] // weight.shape[2] * weight.shape[3] > 256:
-        return "a child pose has more than 128 columns or a parent pose more than 256 entries"
     if not poses.numel() or not weight.numel():
         return "there are no capsules"
-    if max(poses.numel(), weight.numel()) >= 1 << 31:
-        return "poses or transforms have 2^31 entries or more"
-    if poses.shape[-1] // weight.shape[2] > 8:
+    _, out_caps, in_dim, out_dim = weight.shape
+    rows = poses.shape[-1] // in_dim
+    if rows > 8:
         return "a matrix pose has more than 8 rows"
+    if rows * out_dim > 128 or in_dim > 128 or in_dim * out_dim > 4096:
+        return f"transforms of {in_dim}x{out_dim} do not fit into shared memory"
+    places = poses.shape[0]
+    if poses.dim() == 5:
+        places *= window.out(poses.shape[1]) * window.out(poses.shape[2])
+    parents = places * out_caps * rows * out_dim
+    if max(poses.numel(), weight.numel(), parents) >= 1 << 31:
+        return "poses, transforms or parents have 2^31 entries or more"
     return ""
 
 
 def use_kernel(impl: Impl, poses: Tensor, weight: Tensor, window: Window | None) -> bool:
     """Whether the fused step runs; `impl="triton"` on what it cannot do raises with the reason."""
+    if impl not in ("auto", "reference", "triton"):
+        raise TorchcapsError(f"impl={impl!r}: it is auto, reference or triton.")
     children = poses.shape[-2] * (1 if window is None else window.kernel**2)
     check_sizes(children, poses.shape[-1], weight)
     if impl == "reference" or (impl == "auto" and poses.device.type != "cuda"):
         return False
-    reason = _why_not(poses, weight)
+    reason = _why_not(poses, weight, window or Window(1))
     if reason and impl == "triton":
         raise TorchcapsError(f"impl='triton': {reason}.")
     return not reason
@@ -80,22 +84,58 @@ class FusedStep:
         leaky: bool = False,
     ):
         device = poses.device.type
+        self.dtype = poses.dtype
+        """Of what a routing returns; sums are float32."""
         if torch.is_autocast_enabled(device):
             dtype = torch.get_autocast_dtype(device)
-            poses, weight = poses.to(dtype), weight.to(dtype)
+            poses, weight, self.dtype = poses.to(dtype), weight.to(dtype), torch.float32
         self.dense = window is None
+        if activations is not None:
+            activations = activations.expand(poses.shape[:-1])
         if window is None:
             window = Window(1)
             poses = poses[:, None, None]
             activations = None if activations is None else activations[:, None, None]
         self.window = [window.kernel, window.stride, window.padding]
+        self.children = window.kernel**2 * poses.shape[3]
+        self.grid = (poses.shape[0], window.out(poses.shape[1]), window.out(poses.shape[2]))
         self.poses, self.weight, self.activations = poses, weight.to(poses.dtype), activations
         self.leaky = leaky
+        self.deterministic = torch.are_deterministic_algorithms_enabled()
+        if self.deterministic:  # children that share a transform would add in any order
+            self.weight = self._own(self.weight)
 
-    def _state(self, tensor: Tensor | None) -> Tensor | None:
+    def _own(self, tensor: Tensor) -> Tensor:
+        return tensor.repeat(self.children // tensor.shape[0], *[1] * (tensor.dim() - 1))
+
+    def _state(self, tensor: Tensor | None, *last: int) -> Tensor | None:
+        """A parent tensor in the shape that the kernels read."""
         if tensor is None:
             return None
-        return tensor[:, None, None] if self.dense else tensor
+        tensor = tensor[:, None, None] if self.dense else tensor
+        return tensor.float().expand(*self.grid, self.weight.shape[1], *last)
+
+    def _arguments(
+        self,
+        query: Tensor | None,
+        precision: Tensor | None,
+        bias: Tensor | None,
+        route_weight: Tensor | None,
+        route_bias: Tensor | None,
+    ) -> tuple[Tensor | None, ...]:
+        num, out_caps, in_dim, out_dim = self.weight.shape
+        size = self.poses.shape[-1] // in_dim * out_dim
+        if route_weight is not None and route_bias is not None:
+            if self.deterministic:
+                route_weight, route_bias = self._own(route_weight), self._own(route_bias)
+            expected = (num, self.poses.shape[-1], out_caps)
+            if route_weight.shape != expected or route_bias.shape != (num, out_caps):
+                raise TorchcapsError(
+                    f"route weights {list(route_weight.shape)} and {list(route_bias.shape)}: for "
+                    f"these poses they are {list(expected)} and {[num, out_caps]}."
+                )
+        state = (self._state(query, size), self._state(precision, size), self._state(bias))
+        return *state, route_weight, route_bias
 
     def sums(
         self,
@@ -110,10 +150,10 @@ class FusedStep:
         if score == "uniform" and not self.dense and not self.leaky:
             if self.weight.shape[0] == self.window[0] ** 2 * self.poses.shape[3]:
                 return self._convolve()
-        state = (self._state(query), self._state(precision), self._state(bias))
+        arguments = self._arguments(query, precision, bias, route_weight, route_bias)
         found = torch.ops.torchcaps.step(
-            self.poses, self.weight, self.activations, *state, route_weight, route_bias,
-            self.window, score, self.leaky, torch.are_deterministic_algorithms_enabled(),
+            self.poses, self.weight, self.activations, *arguments,
+            self.window, score, self.leaky, self.deterministic,
         )  # fmt: skip
         return tuple(t[:, 0, 0] if self.dense and t.numel() else t for t in found[:3])  # pyright: ignore
 
@@ -127,9 +167,8 @@ class FusedStep:
         if self.activations is not None:
             active = self.activations.to(poses.dtype)
             poses = poses * active[..., None]
-            pooled = F.avg_pool2d(
-                active.float().sum(-1)[:, None], kernel, stride, padding, divisor_override=out_caps
-            )
+            together = F.pad(active.float().sum(-1)[:, None], [padding] * 4)
+            pooled = F.avg_pool2d(together, kernel, stride, divisor_override=out_caps)
             mass = pooled.permute(0, 2, 3, 1).expand(-1, -1, -1, out_caps)
         table = poses.reshape(batch, height, width, types, rows, in_dim)
         images = table.permute(0, 4, 1, 2, 3, 5).reshape(batch * rows, height, width, -1)
@@ -153,11 +192,10 @@ class FusedStep:
     ) -> Tensor:
         """Shares of each child, without gradients. -> [B,I,J] or [B,H',W',C,J]"""
         with torch.no_grad():
-            state = (self._state(query), self._state(precision), self._state(bias))
+            arguments = self._arguments(query, precision, bias, route_weight, route_bias)
             shares = torch.ops.torchcaps.coupling(
-                self.poses, self.weight, *state, route_weight, route_bias,
-                self.window, score, self.leaky,
-            )  # fmt: skip
+                self.poses, self.weight, *arguments, self.window, score, self.leaky
+            )
         return shares[:, 0, 0] if self.dense else shares
 
 
@@ -184,7 +222,7 @@ def by_rows(
         poses = poses.flatten(0, 2)
         if activations is not None:
             activations = unfold(activations[..., None], window).flatten(0, 2)[..., 0]
-    pose_bytes = poses.shape[-1] // weight.shape[2] * weight.shape[3] * poses.element_size()
+    pose_bytes = poses.shape[-1] // weight.shape[2] * weight.shape[3] * max(4, poses.element_size())
     rows = max(1, budget // max(1, poses.shape[1] * weight.shape[1] * pose_bytes))
     if rows >= poses.shape[0]:
         found = route(poses, weight, activations, per_row)

@@ -55,8 +55,7 @@ def uniform_routing(
 
         parents, *shares = by_rows(route, poses, weight, window, budget)
         return parents, shares[0] if shares else None
-    _, parents, _ = (step := FusedStep(poses, weight, window=window)).sums("uniform")
-    return (
-        squash_vectors(parents) if squash else parents,
-        step.coupling("uniform") if coupling else None,
-    )
+    step = FusedStep(poses, weight, window=window)
+    _, parents, _ = step.sums("uniform")
+    parents = squash_vectors(parents) if squash else parents
+    return parents.to(step.dtype), step.coupling("uniform") if coupling else None

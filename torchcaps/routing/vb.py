@@ -10,8 +10,9 @@ point estimates, so that no parent's variance can collapse:
     logit_ij = E log pi_j + 1/2 E log |Lambda_j| - 1/2 (D/kappa_j + nu_j psi_j (vote_ij - m_j)^2)
     a_j = sigmoid(beta_a - (beta_u + exp(E log pi_j) H_j)), H_j the Gaussian's entropy
 
-Differs from the paper: m_0 = 0, psi_0 = 1 (its defaults), nu_0 = D + 1; the batch normalisation
-that the authors' code puts on poses and activations is a layer's business. Reference only.
+Differs from the paper: m_0 = 0, psi_0 = 1 (its defaults), nu_0 = D + 1; the batch
+normalisation of the activation's logit, and E log pi left out of the numerator, as in the authors'
+code, are not here. Reference only, no kernel.
 """
 
 import math
@@ -43,7 +44,21 @@ def vb_routing_reference(
     """
     check_iterations(num_iters)
     votes = form_votes(poses, weight)
-    votes = votes if votes.dtype == torch.float64 else votes.float()
+    with torch.autocast(votes.device.type, enabled=False):
+        return _iterate(votes, activations, beta_u, beta_a, num_iters, alpha0, kappa0)
+
+
+def _iterate(
+    votes: Tensor,
+    activations: Tensor,
+    beta_u: Tensor,
+    beta_a: Tensor,
+    num_iters: int,
+    alpha0: float,
+    kappa0: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    dtype = votes.dtype
+    votes = votes if dtype == torch.float64 else votes.float()
     dim = votes.shape[-1]
     nu0 = dim + 1.0
     r = votes.new_full((1, 1, 1), 1 / votes.shape[2]).expand(votes.shape[:3])
@@ -69,7 +84,7 @@ def vb_routing_reference(
         )
     entropy = 0.5 * dim * math.log(2 * math.pi * math.e) - 0.5 * log_det
     active = torch.sigmoid(beta_a - (beta_u + log_pi.exp() * entropy))
-    return mean, active, r
+    return mean.to(dtype), active.to(dtype), r
 
 
 def vb_routing(

@@ -1,0 +1,125 @@
+"""Every kernel compiles for sm_80 and sm_90, without a GPU, so that none can rot."""
+
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+
+triton = pytest.importorskip("triton")
+
+from triton.backends.compiler import GPUTarget  # noqa: E402
+from triton.compiler import ASTSource  # noqa: E402
+
+from torchcaps.kernels import attention, launch_attention, launch_votes, votes  # noqa: E402
+from torchcaps.kernels.shape import Shape  # noqa: E402
+
+DENSE = Shape(128, 1, 1, 1152, 1, 1, 0, 1, 8, 10, 16, 1152)
+CONV = Shape(128, 16, 16, 32, 3, 2, 1, 4, 4, 32, 4, 288)
+WIDE = [
+    Shape(16, 1, 1, 64, 1, 1, 0, 1, *size, 64)
+    for size in ((32, 10, 32), (64, 40, 64), (128, 10, 32))
+]
+ROWS = Shape(16, 8, 8, 4, 3, 1, 0, 8, 8, 40, 16, 36)
+JOBS = [
+    ("stats", "dot", DENSE),
+    ("gather", "dot", DENSE),
+    ("gather", "uniform", DENSE),
+    ("backward", "dot", DENSE),
+    ("backward", "uniform", DENSE),
+    ("stats", "linear", CONV),
+    ("gather", "linear", CONV),
+    ("backward", "linear", CONV),
+    ("votes-forward", "dot", CONV),
+    ("votes-backward", "dot", CONV),
+    ("votes-forward", "gauss", CONV),
+    ("votes-backward", "gauss", CONV),
+    ("votes-backward", "gauss", ROWS),
+    *((part, "dot", wide) for part in ("gather", "backward") for wide in WIDE),
+]
+
+
+def _options(part, score, shape):
+    poses = torch.empty(1)
+    weighted = score in ("linear", "gauss")
+    if part.startswith("votes"):
+        back = part.endswith("backward")
+        plan = launch_votes.plan(shape, score, back, 132)
+        options = launch_votes.options(shape, plan, score, weighted, poses)
+        if back:
+            return votes.backward, {
+                **options,
+                "G": 4,
+                "RP": shape.pose_rows,
+                "WHOLE": False,
+                "STATS": False,
+            }
+        more = {"LEAKY": False, "WITH_LSE": False, "STATS": False, "WITH_COUPLING": True}
+        return votes.forward, {**options, **more}
+    tile = launch_attention.tile(shape, score, part)
+    options = launch_attention.options(shape, tile, score, False, poses)
+    if part == "gather":
+        options |= {"JB": tile.parents, "CHUNK": 4, "WEIGHTED": weighted, "WITH_COUPLING": True}
+    if part == "backward":
+        options["WEIGHTED"] = weighted
+    return getattr(attention, part), options
+
+
+def _absent(name, score):
+    """Arguments that this score passes as None."""
+    return (
+        (name == "activations" and score not in ("linear", "gauss"))
+        or (name == "query" and score in ("uniform", "linear"))
+        or (name in ("precision", "bias") and score != "gauss")
+        or (name.startswith("route_") and score != "linear")
+    )
+
+
+def _compile(part, score, shape, capability, half):
+    kernel, options = _options(part, score, shape)
+    warps, stages = options.pop("num_warps"), options.pop("num_stages")
+    options["P"] = "tf32"
+    if half:
+        options["CAST"] = triton.language.bfloat16
+    signature, constants = {}, dict(options)
+    for name in kernel.arg_names:
+        if name in options:
+            signature[name] = "constexpr"
+        elif _absent(name, score):
+            signature[name], constants[name] = "constexpr", None
+        elif name.endswith("_stride"):
+            signature[name] = "i64"
+        elif name == "rows" or name.endswith("_slots"):
+            signature[name] = "i32"
+        else:
+            signature[name] = "*bf16" if half and name in ("poses", "weight") else "*fp32"
+    return triton.compile(
+        ASTSource(kernel, signature, constants),
+        target=GPUTarget("cuda", capability, 32),
+        options={"num_warps": warps, "num_stages": stages},
+    )
+
+
+def compile_all(capability):
+    jobs = [(*job, capability, half) for job in JOBS for half in (False, True)]
+    limit = 232_448 if capability == 90 else 166_912
+    with ThreadPoolExecutor(min(2, os.cpu_count() or 1)) as pool:
+        for job, built in zip(jobs, pool.map(lambda j: _compile(*j), jobs), strict=True):
+            assert len(built.asm["cubin"]) > 1000, job
+            assert built.metadata.shared <= limit, job
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the other tests compile for this GPU")
+@pytest.mark.parametrize("capability", [80, 90])
+def test_every_kernel_compiles(capability, tmp_path):
+    """In a process of its own: in this one the interpreter has taken the kernels' place."""
+    environment = os.environ | {"TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
+    command = [sys.executable, "-m", "tests.kernels.test_cross_compile", str(capability)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+if __name__ == "__main__":
+    compile_all(int(sys.argv[1]))

@@ -1,0 +1,76 @@
+"""The operators as torch knows them: opcheck, compile, export, autocast."""
+
+import pytest
+import torch
+from torch import nn
+
+from tests.kernels.cases import CASES, DEVICE
+from torchcaps.layers import ConvCaps
+from torchcaps.routing import dynamic_routing, inverted_routing
+
+pytest.importorskip("triton")
+
+
+@pytest.mark.parametrize("name", ["dynamic", "uniform", "inverted-gaps", "em-vector", "self"])
+def test_opcheck(name):
+    """Schema, fake shapes, autograd registration and traced backward of the operator itself."""
+    case = next(c for c in CASES if c.name == name)
+    tensors = [t.requires_grad_() for t in case.tensors()]
+    calls = []
+    original = torch.ops.torchcaps.step
+
+    def spy(*arguments):
+        calls.append(arguments)
+        return original(*arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.ops.torchcaps, "step", spy)
+        case(tensors, "triton")
+    arguments = tuple(
+        a.detach().requires_grad_() if isinstance(a, torch.Tensor) else a for a in calls[-1]
+    )
+    torch.library.opcheck(torch.ops.torchcaps.step.default, arguments)
+
+
+class Layer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.caps = ConvCaps(
+            3, 4, 2, 4, 3, 2, 1, routing="inverted", num_iters=2, matrix=True, impl="triton"
+        )
+
+    def forward(self, poses):
+        return self.caps(poses).poses
+
+
+def test_compile_in_one_graph():
+    layer = Layer().to(DEVICE)
+    poses = torch.randn(2, 5, 5, 3, 4, device=DEVICE, requires_grad=True)
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    for run in (layer, compiled):
+        run(poses).square().sum().backward()
+    torch.testing.assert_close(compiled(poses), layer(poses))
+
+
+def test_export():
+    layer = Layer().to(DEVICE).eval()
+    poses = torch.randn(2, 5, 5, 3, 4, device=DEVICE)
+    program = torch.export.export(layer, (poses,))
+    assert "torchcaps.step" in program.graph_module.code
+    torch.testing.assert_close(program.module()(poses), layer(poses))
+
+
+def test_autocast_takes_half_the_bytes_and_gives_floats():
+    poses, weight = torch.randn(3, 7, 8, device=DEVICE), torch.randn(7, 4, 8, 8, device=DEVICE)
+    exact = dynamic_routing(poses, weight, impl="triton", coupling=False)[0]
+    with torch.autocast(DEVICE, torch.bfloat16):
+        cast = dynamic_routing(poses, weight, impl="triton", coupling=False)[0]
+    assert cast.dtype == torch.float32
+    assert 0 < (cast - exact).abs().max() < 0.05
+
+
+def test_no_gradient_that_nobody_asked_for():
+    poses, weight = torch.randn(3, 7, 4, device=DEVICE), torch.randn(7, 4, 2, 2, device=DEVICE)
+    weight.requires_grad_()
+    inverted_routing(poses, weight, impl="triton")[0].sum().backward()
+    assert poses.grad is None and weight.grad.isfinite().all()

@@ -1,0 +1,103 @@
+"""Kernel against reference: outputs and every gradient. Without a GPU, in Triton's interpreter."""
+
+import pytest
+import torch
+
+from tests.kernels.cases import CASES, DEVICE
+from torchcaps.routing import Window, dynamic_routing, inverted_routing
+
+pytest.importorskip("triton")
+TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 2e-2}
+
+
+def both(case, dtype):
+    """Outputs and gradients of (kernel, float64 reference) for the same numbers."""
+    results = []
+    tensors = case.tensors(dtype=dtype)
+    upstream = None
+    for impl in ("triton", "reference"):
+        made = [t.double() if impl == "reference" else t for t in tensors]
+        made = [t.detach().clone().requires_grad_() for t in made]
+        found = case(made, impl)
+        if upstream is None:
+            upstream = [torch.randn_like(t, dtype=torch.float32) for t in found]
+        loss = sum((t.double() * u).sum() for t, u in zip(found, upstream, strict=True))
+        results.append([*found, *torch.autograd.grad(loss, made)])
+    return zip(*results, strict=True)
+
+
+def off(a, b):
+    return ((a.double() - b).norm() / b.norm().clamp_min(1e-9)).item()
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
+def test_outputs_and_every_gradient(case):
+    for n, (kernel, reference) in enumerate(both(case, torch.float32)):
+        assert kernel.shape == reference.shape
+        assert off(kernel, reference) < TOLERANCE[torch.float32], f"tensor {n}"
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if "conv" in c.name], ids=lambda c: c.name)
+def test_bfloat16(case):
+    for n, (kernel, reference) in enumerate(both(case, torch.bfloat16)):
+        assert off(kernel, reference) < TOLERANCE[torch.bfloat16], f"tensor {n}"
+
+
+@pytest.mark.parametrize("name", ["dynamic", "inverted-matrix-conv", "em-conv", "self"])
+def test_coupling(name):
+    case = next(c for c in CASES if c.name == name)
+    tensors = case.tensors()
+    found = case.route(*tensors, impl="triton", coupling=True, **case.options)[-1]
+    expected = case.route(*tensors, impl="reference", coupling=True, **case.options)[-1]
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["dynamic-conv", "inverted-matrix-conv", "self-conv-many"])
+def test_deterministic_on_request(name):
+    case = next(c for c in CASES if c.name == name)
+    runs = []
+    torch.use_deterministic_algorithms(True)
+    try:
+        for _ in range(2):
+            made = [t.requires_grad_() for t in case.tensors()]
+            runs.append(torch.autograd.grad(sum(t.sum() for t in case(made, "triton")), made))
+    finally:
+        torch.use_deterministic_algorithms(False)
+    for a, b in zip(*runs, strict=True):
+        assert torch.equal(a, b)
+    made = [t.requires_grad_() for t in case.tensors()]
+    free = torch.autograd.grad(sum(t.sum() for t in case(made, "triton")), made)
+    for a, b in zip(runs[0], free, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-4)
+
+
+def test_strided_inputs():
+    poses = torch.randn(6, 7, 5, device=DEVICE).transpose(0, 2)
+    weight = torch.randn(4, 7, 3, 6, device=DEVICE).transpose(0, 1).transpose(2, 3)
+    found = dynamic_routing(poses, weight, 2, impl="triton")[0]
+    torch.testing.assert_close(
+        found, dynamic_routing(poses, weight, 2, impl="reference")[0], atol=1e-5, rtol=1e-4
+    )
+
+
+def test_twenty_steps_have_one_loss_curve():
+    curves = []
+    for impl in ("triton", "reference"):
+        torch.manual_seed(0)
+        poses = torch.randn(3, 3, 3, 1, 4, device=DEVICE)
+        target = torch.randn(3, 2, 2, 3, 4, device=DEVICE)
+        weight = torch.randn(4, 3, 2, 2, device=DEVICE).requires_grad_()
+        optimiser = torch.optim.SGD([weight], 0.05)
+        curve = []
+        for _ in range(20):
+            parents, _ = inverted_routing(
+                poses, weight, window=Window(2), impl=impl, coupling=False
+            )
+            loss = (parents - target).square().mean()
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+            curve.append(loss.item())
+        curves.append(curve)
+    assert curves[0] == pytest.approx(curves[1], rel=1e-4)
+    assert curves[0][-1] < curves[0][0]

@@ -1,0 +1,53 @@
+import torch
+
+from torchcaps.routing import self_routing, self_routing_reference
+
+B, I, J, D, E = 2, 7, 5, 3, 11
+
+
+def inputs():
+    g = torch.Generator().manual_seed(0)
+    kind = {"generator": g, "dtype": torch.float64}
+    active = torch.rand(B, I, **kind)
+    weight = torch.randn(I, J, D, E, **kind)
+    return (
+        torch.randn(B, I, D, **kind),
+        active,
+        weight,
+        torch.randn(I, D, J, **kind),
+        torch.randn(I, J, **kind),
+    )
+
+
+def test_against_loops():
+    poses, active, weight, route_weight, route_bias = inputs()
+    parents, found, coupling = self_routing(*inputs())
+    for b in range(B):
+        shares = torch.stack(
+            [(poses[b, i] @ route_weight[i] + route_bias[i]).exp() for i in range(I)]
+        )
+        shares = shares / shares.sum(1, keepdim=True)
+        torch.testing.assert_close(coupling[b], shares)
+        for j in range(J):
+            weights = [shares[i, j] * active[b, i] for i in range(I)]
+            pose = sum(w * (poses[b, i] @ weight[i, j]) for i, w in enumerate(weights))
+            torch.testing.assert_close(parents[b, j], pose / sum(weights))
+            torch.testing.assert_close(found[b, j], sum(weights) / active[b].sum())
+
+
+def test_gradients():
+    tensors = tuple(t.requires_grad_() for t in inputs())
+    assert torch.autograd.gradcheck(lambda *t: self_routing_reference(*t), tensors)
+
+
+def test_activations_are_shared_out():
+    active = self_routing(*inputs())[1]
+    torch.testing.assert_close(active.sum(-1), torch.ones(B, dtype=torch.float64))
+
+
+def test_a_parent_looks_only_at_its_own_position():
+    """Pointwise routing, as the masked autoencoder's encoder: positions are rows."""
+    poses, active, *rest = inputs()
+    whole = self_routing(poses, active, *rest)[0]
+    alone = self_routing(poses[:1], active[:1], *rest)[0]
+    torch.testing.assert_close(whole[:1], alone)
