@@ -1,0 +1,325 @@
+"""Fused routing against the references, eager and compiled: forward and backward, one GPU, one run.
+
+    python benchmarks/routing.py [OP …] [--dtype fp32|tf32|bf16] [--record] [--plot docs/images]
+
+Every row is checked against the float64 reference on a smaller batch first; a row that fails is not
+timed. Times are replays of a CUDA graph (no launch gaps, for anyone), or events where the graph
+would not fit. Memory is what a plain call allocates at its peak, inputs and gradients included.
+"""
+
+import argparse
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchcaps.functional import squash
+from torchcaps.routing import (
+    Window,
+    dynamic_routing,
+    em_routing,
+    inverted_routing,
+    self_routing,
+    unfold,
+)
+from torchcaps.train.record import environment
+
+PEAK = {"fp32": 67e12, "tf32": 495e12, "bf16": 989e12}
+"""Operations a second, by the data sheet of an H200; memory 4.8e12 bytes a second."""
+BANDWIDTH = 4.8e12
+WHOLE = 1 << 60
+"""A budget that lets a reference hold all its votes."""
+
+
+@dataclass
+class Op:
+    name: str
+    route: Callable[..., tuple[Any, ...]]
+    """(tensors, impl) -> outputs"""
+    shapes: list[tuple[int, ...]]
+    """Poses (batch first), transforms, then the rest; a negative first size: in [0,1], batch."""
+    passes: int
+    """Over the votes, forwards."""
+    strongest: Callable[..., tuple[Tensor, ...]] | None = None
+    """The best form for torch.compile that we know, where it is not the reference."""
+    scale: float = 0.1
+    batch: int = 128
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def tensors(self, batch: int, dtype: torch.dtype, device: str) -> list[Tensor]:
+        g = torch.Generator(device).manual_seed(0)
+        made = []
+        for n, shape in enumerate(self.shapes):
+            if shape[0] < 0:
+                made.append(torch.rand(batch, *shape[1:], generator=g, device=device))
+            elif n == 0:
+                made.append(torch.randn(batch, *shape[1:], generator=g, device=device))
+            else:
+                made.append(torch.randn(shape, generator=g, device=device) * self.scale)
+        made[:2] = [t.to(dtype) for t in made[:2]]
+        return [t.requires_grad_() for t in made]
+
+    def __call__(self, tensors: list[Tensor], impl: str) -> tuple[Tensor, ...]:
+        found = self.route(
+            *tensors, impl=impl, coupling=False, budget=WHOLE, **self.options
+        )  # fmt: skip
+        return tuple(t for t in found if t is not None)
+
+    def work(self) -> tuple[float, float]:
+        """Operations and bytes that no implementation can avoid."""
+        poses, weight = self.shapes[0], self.shapes[1]
+        rows, children = self.batch, poses[-2]
+        if window := self.options.get("window"):
+            rows *= window.out(poses[1]) * window.out(poses[2])
+            children *= window.kernel**2
+        _, out_caps, in_dim, out_dim = weight
+        votes = rows * children * out_caps * poses[-1] // in_dim * in_dim * out_dim
+        numel = self.batch * torch.Size(poses[1:]).numel() + torch.Size(weight).numel()
+        return 3 * 2.0 * votes * self.passes, 2 * 4.0 * numel
+
+
+def contracted_dynamic(poses: Tensor, weight: Tensor, **_: Any) -> tuple[Tensor, ...]:
+    """Three operands at once, so that the compiler need not write votes."""
+    total = torch.zeros((), device=poses.device)
+    coupling = poses.new_full((*poses.shape[:2], weight.shape[1]), 1 / weight.shape[1])
+    parents = poses
+    for t in range(3):
+        if t > 0:
+            total = total + parents
+            coupling = torch.einsum("bid,ijde,bje->bij", poses, weight, total).softmax(-1)
+        parents = squash(torch.einsum("bij,bid,ijde->bje", coupling, poses, weight))
+    return (parents,)
+
+
+def contracted_inverted(poses: Tensor, weight: Tensor, **options: Any) -> tuple[Tensor, ...]:
+    x = unfold(poses, options["window"])
+    side = weight.shape[-1]
+    x = x.unflatten(-1, (side, side))
+    parents = torch.einsum("bhwipd,ijde->bhwjpe", x, weight) / weight.shape[1]
+    query = parents / side
+    coupling = torch.einsum("bhwipd,ijde,bhwjpe->bhwij", x, weight, query).softmax(-1)
+    return (torch.einsum("bhwij,bhwipd,ijde->bhwjpe", coupling, x, weight),)
+
+
+def _em(poses: Tensor, weight: Tensor, active: Tensor, beta_u: Tensor, beta_a: Tensor, **options):
+    return em_routing(poses, active, weight, beta_u, beta_a, 3, **options)
+
+
+def _self(poses: Tensor, weight: Tensor, active: Tensor, wr: Tensor, br: Tensor, **options):
+    return self_routing(poses, active, weight, wr, br, **options)
+
+
+def dynamic(children: int, parents: int) -> Op:
+    shapes = [(1, children, 8), (children, parents, 8, 16)]
+    name = f"dynamic {children}x8 -> {parents}x16, T=3"
+    return Op(name, dynamic_routing, shapes, 3, contracted_dynamic)
+
+
+GRID = {"window": Window(3, 2)}
+OPS = {
+    "dynamic": dynamic(1152, 10),
+    "dynamic-large": dynamic(4608, 10),
+    "dynamic-100": dynamic(2048, 100),
+    "inverted": Op(
+        "inverted conv 3x3/2, 16x16x32 -> 7x7x32, 4x4 poses, T=2",
+        inverted_routing,
+        [(1, 16, 16, 32, 16), (288, 32, 4, 4)],
+        2,
+        contracted_inverted,
+        options=GRID,
+    ),
+    "em": Op(
+        "EM conv 3x3/2, 16x16x32 -> 7x7x32, 4x4 poses, T=3",
+        _em,
+        [(1, 16, 16, 32, 16), (288, 32, 4, 4), (-1, 16, 16, 32), (32,), (32,)],
+        3,
+        scale=0.3,
+        options=GRID,
+    ),
+    "self": Op(
+        "self-routing conv 3x3/2, 16x16x32 -> 7x7x32 of 16",
+        _self,
+        [(1, 16, 16, 32, 16), (288, 32, 16, 16), (-1, 16, 16, 32), (288, 16, 32), (288, 32)],
+        1,
+        options=GRID,
+    ),
+    "self-global": Op(
+        "self-routing global, 64 positions x 16 -> 64 x 16 of 16",
+        _self,
+        [(1, 1024, 16), (1024, 64, 16, 16), (-1, 1024), (1024, 16, 64), (1024, 64)],
+        1,
+    ),
+}
+
+
+def step(function: Callable[..., tuple[Tensor, ...]], tensors: list[Tensor]):
+    """Forward and backward with upstream gradients of ones."""
+    found = function(tensors)
+    return found, torch.autograd.grad([t.sum() for t in found], tensors, allow_unused=True)
+
+
+def check(op: Op, dtype: str, kind: torch.dtype) -> float:
+    """Largest relative error of an output or a gradient, on a batch of 4."""
+    tensors = op.tensors(4, kind, "cuda")
+    exact = [t.detach().double().requires_grad_() for t in tensors]
+    worst = 0.0
+    found = step(lambda t: op(t, "triton"), tensors)
+    expected = step(lambda t: op(t, "reference"), exact)
+    for a, b in zip([*found[0], *found[1]], [*expected[0], *expected[1]], strict=True):
+        worst = max(worst, ((a.double() - b).norm() / b.norm()).item())
+    limit = {"fp32": 1e-3, "tf32": 2e-2, "bf16": 5e-2}[dtype]
+    if not worst < limit:
+        raise SystemExit(f"{op.name}: off by {worst:.1e} from the float64 reference")
+    return worst
+
+
+def measure(function: Callable[[], Any], seconds: float = 0.3) -> tuple[float, float]:
+    """Milliseconds and peak megabytes."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            function()
+    torch.cuda.current_stream().wait_stream(side)
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    function()
+    torch.cuda.synchronize()
+    peak = torch.cuda.max_memory_allocated() / 1e6
+    run, graph = function, None
+    if peak < 30_000:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            function()
+        run = graph.replay
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    run()
+    end.record()
+    torch.cuda.synchronize()
+    repeats = max(3, min(200, int(seconds * 1000 / max(begin.elapsed_time(end), 1e-3))))
+    times = []
+    for _ in range(5):
+        begin.record()
+        for _ in range(repeats // 3 + 1):
+            run()
+        end.record()
+        torch.cuda.synchronize()
+        times.append(begin.elapsed_time(end) / (repeats // 3 + 1))
+    return sorted(times)[2], peak
+
+
+def compare(op: Op, dtype: str, record: Callable[[dict[str, Any]], None]) -> None:
+    kind = torch.bfloat16 if dtype == "bf16" else torch.float32
+    worst = check(op, dtype, kind)
+    tensors = op.tensors(op.batch, kind, "cuda")
+    rows: dict[str, tuple[float, float]] = {}
+
+    def time(impl: str, function: Callable[..., tuple[Tensor, ...]]) -> None:
+        torch._dynamo.reset()
+        try:
+            rows[impl] = measure(lambda: step(function, tensors))
+        except torch.OutOfMemoryError:
+            print(f"  {impl}: out of memory", flush=True)
+        torch.cuda.empty_cache()
+
+    time("fused", lambda t: op(t, "triton"))
+    if op.strongest is not None:
+        time("fused, compiled", torch.compile(lambda t: op(t, "triton"), fullgraph=True))
+    time("eager", lambda t: op(t, "reference"))
+    time("compile", torch.compile(lambda t: op(t, "reference"), fullgraph=True))
+    if op.strongest is not None:
+        form = op.strongest
+        time("compile, contracted", torch.compile(lambda t: form(*t, **op.options), fullgraph=True))
+    operations, moved = op.work()
+    floor = 1e3 * max(operations / PEAK[dtype], moved / BANDWIDTH)
+    print(f"{op.name}, batch {op.batch}, {dtype}: off by {worst:.0e}; floor {floor:.3f} ms")
+    compiled = min((rows[n][0] for n in rows if n.startswith("compile")), default=float("nan"))
+    for impl, (ms, peak) in rows.items():
+        row = {
+            "op": op.name.split(",")[0],
+            "shape": f"batch {op.batch}, {op.name}",
+            "dtype": dtype,
+            "impl": impl,
+            "ms": round(ms, 4),
+            "peak_mb": round(peak, 1),
+            "ratio_compile": round(rows["compile"][0] / ms, 2) if "compile" in rows else None,
+            "ratio_strongest": round(compiled / ms, 2),
+            "ratio_eager": round(rows["eager"][0] / ms, 2) if "eager" in rows else None,
+            "floor_fraction": round(floor / ms, 4),
+            "error": worst,
+        }
+        ratios = f"{row['ratio_compile']} x compile, {row['ratio_eager']} x eager"
+        print(f"  {impl:20} {ms:9.3f} ms {peak:10.1f} MB   {ratios}", flush=True)
+        record(row)
+
+
+def scaling(folder: Path, record: Callable[[dict[str, Any]], None]) -> None:
+    """Time of dynamic routing against children, parents and iterations, and memory against T."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(1, 3, figsize=(11, 3.4))
+    sweeps = {
+        "children I": [(i, 10, 3) for i in (64, 256, 1024, 4096, 16384, 65536)],
+        "parents J": [(1152, j, 3) for j in (4, 16, 64, 256, 1024, 4096)],
+        "iterations T": [(1152, 10, t) for t in (1, 2, 4, 8, 16, 32)],
+    }
+    for axis, (name, sizes) in zip(axes, sweeps.items(), strict=True):
+        xs, times, peaks = [], [], []
+        for children, parents, iters in sizes:
+            op = dynamic(children, parents)
+            op.options = {"num_iters": iters}
+            tensors = op.tensors(32 if parents > 64 else 128, torch.float32, "cuda")
+            ms, peak = measure(lambda op=op, t=tensors: step(lambda x: op(x, "triton"), t), 0.05)
+            xs.append({"c": children, "p": parents, "i": iters}[name[0]])
+            times.append(ms)
+            peaks.append(peak)
+            record({"op": f"dynamic, scaling in {name}", "shape": f"I={children} J={parents} "
+                    f"T={iters} batch {len(tensors[0])}", "dtype": "tf32", "impl": "fused",
+                    "ms": round(ms, 4), "peak_mb": round(peak, 1)})  # fmt: skip
+        axis.loglog(xs, times, "o-", label="ms")
+        axis.loglog(xs, [p / 100 for p in peaks], "s--", color="0.6", label="100 MB")
+        axis.set_xlabel(name)
+        axis.legend(frameon=False)
+    axes[0].set_title("dynamic routing, fused, forward + backward", fontsize=10)
+    figure.tight_layout()
+    folder.mkdir(parents=True, exist_ok=True)
+    figure.savefig(folder / "scaling.png", dpi=130)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("ops", nargs="*", default=list(OPS), choices=[*OPS, []])
+    parser.add_argument("--dtype", choices=list(PEAK), default="tf32")
+    parser.add_argument("--record", action="store_true")
+    parser.add_argument("--results", type=Path, default=Path("results/benchmarks.jsonl"))
+    parser.add_argument("--plot", type=Path)
+    options = parser.parse_args()
+    if not torch.cuda.is_available():
+        raise SystemExit("This benchmark needs a GPU.")
+    torch.set_float32_matmul_precision("highest" if options.dtype == "fp32" else "high")
+    torch.backends.cudnn.allow_tf32 = options.dtype != "fp32"
+    facts = environment(torch.device("cuda"))
+
+    def record(row: dict[str, Any]) -> None:
+        if options.record:
+            options.results.parent.mkdir(parents=True, exist_ok=True)
+            with options.results.open("a") as file:
+                file.write(json.dumps({**row, **facts}) + "\n")
+
+    for name in options.ops:
+        compare(OPS[name], options.dtype, record)
+    if options.plot:
+        scaling(options.plot, record)
+
+
+if __name__ == "__main__":
+    main()
