@@ -82,7 +82,7 @@ class Stack(nn.Module):
 
 
 def _sr() -> nn.Module:
-    options = {"routing": "self"}
+    options: dict[str, Any] = {"routing": "self"}
     middle = ConvCaps(32, 16, 32, 16, 3, 2, 1, **options)
     return Stack(ResNet20(), 64, [middle], DenseCaps(512, 16, 10, 16, **options))
 
@@ -255,6 +255,7 @@ def main() -> None:
     options = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.set_float32_matmul_precision("high")
+    torch.backends.cudnn.benchmark = True
     facts = environment(device)
     rows = []
     if device.type == "cpu":

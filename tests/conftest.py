@@ -24,6 +24,7 @@ settings.load_profile("ci")
 @pytest.fixture(autouse=True)
 def same_numbers_every_time():
     torch.manual_seed(0)
+    torch.backends.cudnn.allow_tf32 = False
 
 
 @pytest.fixture(scope="session")

@@ -72,6 +72,8 @@ def make_fabric(recipe: Recipe) -> Fabric:
     fast = hardware.precision != "fp32"
     torch.set_float32_matmul_precision("high" if fast else "highest")
     torch.backends.cudnn.allow_tf32 = fast
+    # Shapes do not change within a run, so cuDNN may try its algorithms once and keep the fastest.
+    torch.backends.cudnn.benchmark = not torch.are_deterministic_algorithms_enabled()
     started, wanted = int(os.environ.get("WORLD_SIZE", "1")), hardware.devices * hardware.num_nodes
     if started > 1 and started != wanted:
         raise TorchcapsError(
