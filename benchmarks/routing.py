@@ -1,6 +1,7 @@
 """Fused routing against the references, eager and compiled: forward and backward, one GPU, one run.
 
-    python benchmarks/routing.py [OP …] [--dtype fp32|tf32|bf16] [--record] [--plot docs/images]
+    python benchmarks/routing.py [OP …|scaling] [--dtype fp32|tf32|bf16] [--record]
+    python benchmarks/routing.py --plot docs/images/scaling.png
 
 Every row is checked against the float64 reference on a smaller batch first; a row that fails is not
 timed. Times are replays of a CUDA graph (no launch gaps, for anyone), or events where the graph
@@ -8,6 +9,7 @@ would not fit. Memory is what a plain call allocates at its peak, inputs and gra
 """
 
 import argparse
+import gc
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -186,6 +188,7 @@ def measure(function: Callable[[], Any], seconds: float = 0.3) -> tuple[float, f
             function()
     torch.cuda.current_stream().wait_stream(side)
     torch.cuda.synchronize()
+    gc.collect()  # what earlier rows left in cycles is not this row's memory
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     function()
@@ -259,50 +262,67 @@ def compare(op: Op, dtype: str, record: Callable[[dict[str, Any]], None]) -> Non
         record(row)
 
 
-def scaling(folder: Path, record: Callable[[dict[str, Any]], None]) -> None:
+SWEEPS = {
+    "children I": [(i, 10, 3) for i in (64, 256, 1024, 4096, 16384, 65536)],
+    "parents J": [(1152, j, 3) for j in (4, 16, 64, 256, 1024)],
+    "iterations T": [(1152, 10, t) for t in (1, 2, 4, 8, 16, 32)],
+}
+
+
+def scaling(record: Callable[[dict[str, Any]], None]) -> None:
     """Time of dynamic routing against children, parents and iterations, and memory against T."""
+    for name, sizes in SWEEPS.items():
+        for children, parents, iters in sizes:
+            op = dynamic(children, parents)
+            op.options = {"num_iters": iters}
+            batch = 32 if parents > 64 else 128
+            tensors = op.tensors(batch, torch.float32, "cuda")
+            ms, peak = measure(lambda op=op, t=tensors: step(lambda x: op(x, "triton"), t), 0.05)
+            shape = f"I={children} J={parents} T={iters} batch {batch}"
+            print(f"{name:14} {shape:34} {ms:9.3f} ms {peak:10.1f} MB", flush=True)
+            record({"op": f"dynamic, scaling in {name}", "shape": shape, "dtype": "tf32",
+                    "impl": "fused", "ms": round(ms, 4), "peak_mb": round(peak, 1)})  # fmt: skip
+
+
+def draw_scaling(results: Path, to: Path) -> None:
+    """The figure of docs/gpu.md, from the recorded lines alone."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(1, 3, figsize=(11, 3.4))
-    sweeps = {
-        "children I": [(i, 10, 3) for i in (64, 256, 1024, 4096, 16384, 65536)],
-        "parents J": [(1152, j, 3) for j in (4, 16, 64, 256, 1024, 4096)],
-        "iterations T": [(1152, 10, t) for t in (1, 2, 4, 8, 16, 32)],
-    }
-    for axis, (name, sizes) in zip(axes, sweeps.items(), strict=True):
-        xs, times, peaks = [], [], []
-        for children, parents, iters in sizes:
-            op = dynamic(children, parents)
-            op.options = {"num_iters": iters}
-            tensors = op.tensors(32 if parents > 64 else 128, torch.float32, "cuda")
-            ms, peak = measure(lambda op=op, t=tensors: step(lambda x: op(x, "triton"), t), 0.05)
-            xs.append({"c": children, "p": parents, "i": iters}[name[0]])
-            times.append(ms)
-            peaks.append(peak)
-            record({"op": f"dynamic, scaling in {name}", "shape": f"I={children} J={parents} "
-                    f"T={iters} batch {len(tensors[0])}", "dtype": "tf32", "impl": "fused",
-                    "ms": round(ms, 4), "peak_mb": round(peak, 1)})  # fmt: skip
-        axis.loglog(xs, times, "o-", label="ms")
-        axis.loglog(xs, [p / 100 for p in peaks], "s--", color="0.6", label="100 MB")
+    lines = [json.loads(line) for line in results.read_text().splitlines()]
+    names = [n for n in SWEEPS if any(r["op"] == f"dynamic, scaling in {n}" for r in lines)]
+    figure, axes = plt.subplots(1, len(names), figsize=(4.2 * len(names), 3.4), squeeze=False)
+    for axis, name in zip(axes[0], names, strict=True):
+        found = [r for r in lines if r["op"] == f"dynamic, scaling in {name}"]
+        for batch, marker in ((128, "o-"), (32, "s-")):
+            rows = [r for r in found if r["shape"].endswith(f"batch {batch}")]
+            size = [int(r["shape"].split(f"{name[-1]}=")[1].split()[0]) for r in rows]
+            if rows:
+                label = f"batch {batch}"
+                axis.loglog(size, [r["ms"] for r in rows], marker, color="C0", label=f"ms, {label}")
+                memory = [r["peak_mb"] for r in rows]
+                axis.loglog(size, memory, marker, color="0.6", label=f"MB, {label}")
         axis.set_xlabel(name)
-        axis.legend(frameon=False)
-    axes[0].set_title("dynamic routing, fused, forward + backward", fontsize=10)
+        axis.legend(frameon=False, fontsize=8)
+    axes[0][0].set_title("dynamic routing, fused, forward + backward", fontsize=10)
     figure.tight_layout()
-    folder.mkdir(parents=True, exist_ok=True)
-    figure.savefig(folder / "scaling.png", dpi=130)
+    figure.savefig(to, dpi=130)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("ops", nargs="*", default=list(OPS), choices=[*OPS, []])
+    parser.add_argument("ops", nargs="*", default=list(OPS), help=", ".join([*OPS, "scaling"]))
     parser.add_argument("--dtype", choices=list(PEAK), default="tf32")
     parser.add_argument("--record", action="store_true")
     parser.add_argument("--results", type=Path, default=Path("results/benchmarks.jsonl"))
-    parser.add_argument("--plot", type=Path)
+    parser.add_argument("--plot", type=Path, help="only draw the recorded scaling, as this file")
     options = parser.parse_args()
+    if options.plot:
+        return draw_scaling(options.results, options.plot)
+    if unknown := [n for n in options.ops if n not in (*OPS, "scaling")]:
+        raise SystemExit(f"{', '.join(unknown)}: not among {', '.join([*OPS, 'scaling'])}.")
     if not torch.cuda.is_available():
         raise SystemExit("This benchmark needs a GPU.")
     torch.set_float32_matmul_precision("highest" if options.dtype == "fp32" else "high")
@@ -316,9 +336,10 @@ def main() -> None:
                 file.write(json.dumps({**row, **facts}) + "\n")
 
     for name in options.ops:
-        compare(OPS[name], options.dtype, record)
-    if options.plot:
-        scaling(options.plot, record)
+        if name == "scaling":
+            scaling(record)
+        else:
+            compare(OPS[name], options.dtype, record)
 
 
 if __name__ == "__main__":

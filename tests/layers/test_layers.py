@@ -1,7 +1,10 @@
+import pytest
 import torch
 
+from torchcaps.errors import TorchcapsError
 from torchcaps.functional import squash
-from torchcaps.layers import DenseCaps, MLPDecoder, PrimaryCaps
+from torchcaps.layers import ConvCaps, DenseCaps, MLPDecoder, PointwiseCaps, PrimaryCaps
+from torchcaps.layers.routed import Routing
 
 
 def test_a_primary_capsule_is_channels_at_one_position():
@@ -22,7 +25,8 @@ def test_dense_capsules_own_and_shared_transforms():
     assert own.weight.numel() == 6 * shared.weight.numel()
     with torch.no_grad():
         own.weight.copy_(shared.weight.expand_as(own.weight))
-    for a, b in zip(own(poses), shared(poses), strict=True):
+    found = zip(own(poses, coupling=True), shared(poses, coupling=True), strict=True)
+    for a, b in found:
         torch.testing.assert_close(a, b)
 
 
@@ -32,3 +36,65 @@ def test_a_decoder_draws_several_objects_at_once():
     drawn = decoder(units)
     assert drawn.shape == (4, 2, 1, 5, 5) and 0 <= drawn.min() and drawn.max() <= 1
     torch.testing.assert_close(drawn[:, 1], decoder(units[:, 1]))
+
+
+ROUTINGS = Routing.__args__
+
+
+@pytest.mark.parametrize("routing", ROUTINGS)
+@pytest.mark.parametrize("matrix", [False, True])
+def test_every_layer_takes_every_routing(routing, matrix):
+    options = {"routing": routing, "matrix": matrix, "num_iters": 2}
+    grid, active = torch.randn(2, 5, 4, 3, 4, requires_grad=True), torch.rand(2, 5, 4, 3)
+    layers = {
+        (2, 2, 2): ConvCaps(3, 4, 6, 4, 3, 2, 1, **options)(
+            grid[:, :4], active[:, :4], coupling=True
+        ),
+        (2, 20): PointwiseCaps(3, 4, 6, 4, **options)(
+            grid.flatten(1, 2), active.flatten(1, 2), coupling=True
+        ),
+        (2,): DenseCaps(60, 4, 6, 4, shared=3, **options)(grid, active, coupling=True),
+    }
+    for shape, (poses, activations, coupling) in layers.items():
+        assert poses.shape == (*shape, 6, 4)
+        torch.testing.assert_close(coupling.sum(-1), torch.ones_like(coupling[..., 0]))
+        assert (activations is None) == (routing in ("dynamic", "uniform", "inverted"))
+        loss = poses.square().sum() + (0 if activations is None else activations.sum())
+        assert torch.autograd.grad(loss, grid)[0].abs().sum() > 0
+
+
+@pytest.mark.parametrize("routing", ROUTINGS)
+def test_every_parameter_gets_a_gradient(routing):
+    layer = ConvCaps(
+        2, 4, 3, 4, 3, routing=routing, num_iters=2, bias=routing in ("dynamic", "uniform")
+    )
+    poses, active, _ = layer(torch.randn(2, 5, 5, 2, 4), torch.rand(2, 5, 5, 2))
+    loss = poses.square().sum() + (0 if active is None else active.square().sum())
+    loss.backward()
+    for name, parameter in layer.named_parameters():
+        assert parameter.grad is not None and parameter.grad.abs().sum() > 0, name
+
+
+def test_a_conv_layer_is_a_dense_layer_in_each_window():
+    conv = ConvCaps(2, 4, 3, 4, 3, 2, routing="self")
+    grid, active = torch.randn(2, 5, 5, 2, 4), torch.rand(2, 5, 5, 2)
+    dense = DenseCaps(18, 4, 3, 4, routing="self")
+    dense.load_state_dict(conv.state_dict())
+    poses, activations, _ = conv(grid, active)
+    window = (slice(None), slice(2, 5), slice(0, 3))
+    alone = dense(grid[window], active[window])
+    torch.testing.assert_close(poses[:, 1, 0], alone.poses)
+    torch.testing.assert_close(activations[:, 1, 0], alone.activations)
+
+
+def test_what_makes_no_sense_is_said_at_once():
+    with pytest.raises(TorchcapsError, match="square and keep their size"):
+        DenseCaps(4, 6, 2, 6, matrix=True)
+    with pytest.raises(TorchcapsError, match="no bias"):
+        DenseCaps(4, 4, 2, 4, routing="em", bias=True)
+    with pytest.raises(TorchcapsError, match="takes no coordinates"):
+        ConvCaps(4, 4, 2, 4, routing="self", coordinates=True)
+    with pytest.raises(TorchcapsError, match="activations"):
+        DenseCaps(4, 4, 2, 4, routing="em")(torch.randn(1, 4, 4))
+    with pytest.raises(TorchcapsError, match="need a grid"):
+        DenseCaps(4, 4, 2, 4, coordinates=True)(torch.randn(1, 4, 4))
