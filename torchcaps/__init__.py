@@ -46,6 +46,7 @@ number; rooms of one number do not import each other.
     registry      models by name
     capsnet       CapsNet and its five switches
     convnet       the ConvNets beside it
+    em            matrix capsules with EM routing
 5 train           one loop for all papers
     recipe        one dataclass with the whole run in it
     objectives    what a step minimises and an evaluation counts
@@ -62,14 +63,16 @@ number; rooms of one number do not import each other.
     evaluate      a finished run on other data
 7 analysis        functions that return arrays, and functions that draw them
     robustness    accuracy against a transformation
+    compactness   how many units react to one factor
     traverse      what one unit draws; reconstructions
     routing       where each parent's input comes from
     contact       contact sheets
     tour          one image on its walk through a model
 8 experiments     recipes and the papers' tables
     registry, tables, demo
+    reproduce     the runs that a paper's tables still lack
     robustness    Capsule Network is Not More Robust than Convolutional Network
-        table1
+        setting, table1, table2, table3, table4, table5
 8 explorer        what one looks at in a browser
     page, report
 9 cli             the command line

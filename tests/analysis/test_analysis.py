@@ -6,7 +6,9 @@ import torchcaps
 from tests.conftest import TINY_CAPSNET
 from torchcaps.analysis import (
     accuracy_under,
+    compactness,
     draw_accuracy_under,
+    draw_compactness,
     reconstructions,
     routing_map,
     traverse,
@@ -37,7 +39,7 @@ def test_accuracy_under_rotation_follows_the_images():
     assert figure.axes[0].get_lines()
 
 
-@pytest.mark.parametrize("factor", ["rotation", "shear", "shift_x", "shift_y"])
+@pytest.mark.parametrize("factor", ["rotation", "shear_x", "shear_y", "shift_x", "shift_y"])
 def test_the_zero_of_every_transformation_changes_nothing(factor):
     images = torch.rand(2, 1, 9, 9)
     torch.testing.assert_close(transformed(images, factor, 0.0), images, atol=1e-5, rtol=0)
@@ -82,3 +84,46 @@ def test_tile_puts_images_in_their_places():
     canvas = tile(images)
     assert canvas.shape == (9, 17, 3)
     np.testing.assert_allclose(canvas[5:9, 6:11, 0], images[1, 1, 0])
+
+
+class Reacting(torch.nn.Module):
+    """Class units of which `num` follow the ink's centre of mass, and the others nothing."""
+
+    def __init__(self, num):
+        super().__init__()
+        self.num = num
+
+    def forward(self, images, reconstruct=True):
+        place = torch.arange(images.shape[3], device=images.device, dtype=images.dtype)
+        x = (images.sum((1, 2)) * place).sum(1) / images.sum((1, 2, 3))
+        units = torch.zeros(len(images), 2, 8)
+        units[:, 1, : self.num] = x[:, None]
+        return torchcaps.models.Output(torch.zeros(len(images), 2), capsules=units)
+
+
+def test_compactness_counts_the_units_that_react():
+    """KL from uniform of variances shared by k of 8 units is log(8/k)."""
+    images = torch.zeros(3, 1, 21, 21)
+    images[:, :, 8:13, 8:13] = torch.rand(3, 1, 5, 5)
+    labels = torch.ones(3).long()
+    for num in (1, 2, 8):
+        scores = compactness(Reacting(num), images, labels, "shift_x", (-2, -1, 0, 1, 2))
+        assert scores == pytest.approx(np.full(3, np.log(8 / num)), abs=1e-6)
+    assert draw_compactness({"a": {"rotation": 0.1, "scale": 0.2}}).axes[0].patches
+
+
+def test_a_shear_along_y_is_one_along_x_of_the_transposed():
+    images = torch.rand(2, 1, 9, 9)
+    along_y = transformed(images, "shear_y", 0.3)
+    torch.testing.assert_close(along_y.mT, transformed(images.mT, "shear_x", 0.3))
+    bar = torch.zeros(1, 1, 21, 21)
+    bar[:, :, 10, 4:17] = 1
+    sheared = transformed(bar, "shear_y", 0.5)[0, 0]
+    rows = sheared.argmax(0)
+    assert rows[5] < rows[10] < rows[15]
+
+
+def test_a_model_without_capsules_has_no_compactness():
+    model = torchcaps.create_model("convnet-avg-small")
+    with pytest.raises(TorchcapsError, match="no class capsules"):
+        compactness(model, torch.rand(2, 1, 28, 28), torch.zeros(2).long())

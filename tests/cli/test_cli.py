@@ -61,7 +61,7 @@ def test_help_of_everything(capsys):
         (["report"], 1, "at least one run"),
         (["report", "/no/run"], 1, "not a run"),
         (["table", "robustnes"], 1, "Did you mean 'robustness'"),
-        (["table", "robustness", "table9"], 1, "Did you mean 'table1'"),
+        (["table", "robustness", "tabel1"], 1, "Did you mean 'table1'"),
         (["tour", "capsnet", "nothing"], 1, "no data set"),
         (["data", "look", "digits"], 2, "invalid choice"),
         (["train", "demo/capsnet", "--hardware.devices", "0"], 1, "cannot run"),

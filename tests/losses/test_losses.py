@@ -9,6 +9,7 @@ from torchcaps.losses import (
     margin_loss,
     multi_hot,
     reconstruction_loss,
+    spread_loss,
 )
 
 
@@ -54,3 +55,12 @@ def test_unsquashed_lengths_above_one_are_still_pushed_down():
     lengths = torch.full((1, 3), 2.0, requires_grad=True)
     binary_cross_entropy(lengths, torch.tensor([0]), probabilities=True).backward()
     assert lengths.grad is not None and (lengths.grad[0, 1:] > 0).all()
+
+
+def test_spread_loss_against_the_formula():
+    scores = torch.tensor([[0.7, 0.2, 0.1], [0.3, 0.5, 0.0]])
+    first = (0.9 - 0.5) ** 2 + (0.9 - 0.6) ** 2
+    second = (0.9 + 0.2) ** 2 + (0.9 - 0.3) ** 2
+    loss = spread_loss(scores, torch.tensor([0, 0]))
+    assert float(loss) == pytest.approx((first + second) / 2)
+    assert float(spread_loss(torch.tensor([[0.95, 0.0]]), torch.tensor([0]))) == 0

@@ -17,6 +17,8 @@ def small(name):
         "capsnet": TINY_CAPSNET,
         "convnet": {},
         "convnet-r": {"channels": 8, "hidden": (16,)},
+        "convnet-modern": {"channels": (4,) * 7, "dropout": 0.0},
+        "em-capsnet": {"channels": 4, "num_types": (2, 3, 2), "num_iters": 2},
     }
     extra = dict(overrides[family])
     if family == "convnet":
@@ -86,6 +88,7 @@ def test_compiles_in_one_graph(name):
         ("aff-capsnet-dr", 7.5),
         ("aff-capsnet", 7.5),
         ("convnet-avg", 5.3),
+        ("convnet-modern", 1.7),
     ],
 )
 def test_parameter_counts_of_table_1(name, millions):

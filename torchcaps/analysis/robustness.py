@@ -10,10 +10,11 @@ from torchcaps.data import Split
 from torchcaps.functional import affine_matrix, warp
 from torchcaps.models import CapsuleModel
 
-Factor = Literal["rotation", "shear", "scale", "shift_x", "shift_y"]
+Factor = Literal["rotation", "shear_x", "shear_y", "scale", "shift_x", "shift_y"]
 GRIDS: dict[str, tuple[float, ...]] = {
     "rotation": tuple(range(-90, 91, 15)),
-    "shear": (-0.6, -0.4, -0.2, 0.0, 0.2, 0.4, 0.6),
+    "shear_x": (-0.6, -0.4, -0.2, 0.0, 0.2, 0.4, 0.6),
+    "shear_y": (-0.6, -0.4, -0.2, 0.0, 0.2, 0.4, 0.6),
     "scale": (0.5, 0.65, 0.8, 1.0, 1.2, 1.35, 1.5),
     "shift_x": (-8, -6, -4, -2, 0, 2, 4, 6, 8),
     "shift_y": (-8, -6, -4, -2, 0, 2, 4, 6, 8),
@@ -22,15 +23,23 @@ GRIDS: dict[str, tuple[float, ...]] = {
 
 def transformed(images: torch.Tensor, factor: Factor, amount: float) -> torch.Tensor:
     """Every image under the same transformation. images [B,C,H,W] float -> [B,C,H,W]"""
+    if factor == "shear_y":  # along x with the axes exchanged
+        return transformed(images.mT, "shear_x", amount).mT
     ones = images.new_ones(len(images))
     zeros = torch.zeros_like(ones)
-    values = {"rotation": zeros, "shear": zeros, "scale": ones, "shift_x": zeros, "shift_y": zeros}
+    values = {
+        "rotation": zeros,
+        "shear_x": zeros,
+        "scale": ones,
+        "shift_x": zeros,
+        "shift_y": zeros,
+    }
     values[factor] = ones * amount
     scale = values["scale"][:, None].expand(-1, 2)
     shift = torch.stack([values["shift_x"], values["shift_y"]], -1)
     height, width = images.shape[2:]
     return warp(
-        images, affine_matrix(values["rotation"], scale, values["shear"], shift), (height, width)
+        images, affine_matrix(values["rotation"], scale, values["shear_x"], shift), (height, width)
     )
 
 
@@ -61,7 +70,7 @@ def draw_accuracy_under(curves: dict[str, tuple[np.ndarray, np.ndarray]], factor
     axes = figure.subplots()
     for name, (grid, accuracy) in curves.items():
         axes.plot(grid, 100 * accuracy, marker="o", markersize=4, label=name)
-    unit = {"rotation": "degrees", "shear": "", "scale": ""}.get(factor, "pixels")
+    unit = {"rotation": "degrees", "shear_x": "", "shear_y": "", "scale": ""}.get(factor, "pixels")
     axes.set(xlabel=f"{factor} {unit}".strip(), ylabel="test accuracy, %", ylim=(0, 101))
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)

@@ -56,7 +56,7 @@ def tour(model: CapsuleModel, data: Dataset) -> list[Step]:
             where = _where(type(module) if own else type(model))
             letters = getattr(module, "letters", "").rpartition("-> ")[2]
             steps.append(Step(where, _what(module, name), tuple(tensor.shape), letters))
-            if route := getattr(module, "route", None):
+            if route := getattr(module, "function", None):
                 steps.append(
                     Step(_where(route), f"in it, {route.__name__}", tuple(tensor.shape), letters)
                 )

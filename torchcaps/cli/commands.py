@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
+import torch
 import torch.distributed as dist
 import tyro
 from rich.console import Console
@@ -18,7 +19,7 @@ from tyro.conf import Positional
 
 from torchcaps.cli.parse import UsageError, parse
 from torchcaps.cli.show import console, data, list_, print_json, report, table, tour, version
-from torchcaps.errors import nearest
+from torchcaps.errors import TorchcapsError, nearest
 from torchcaps.experiments import get_recipe, recipes
 from torchcaps.train.recipe import Recipe
 from torchcaps.train.run import Run
@@ -119,6 +120,97 @@ def eval_(
     console.print(f"{result['data']} {split}, {result['n']:,} images: {numbers}")
 
 
+def measure(
+    run: Positional[Path],
+    /,
+    data_root: Path | None = None,
+    record: bool = False,
+    json: bool = False,
+) -> None:
+    """Compactness of a finished run's class units, for six factors (robustness, Table 5).
+
+    Example: torchcaps measure runs/robustness-table5-capsnet-s0 --record
+
+    Args:
+        run: Folder of a finished run.
+        data_root: Folder of the data sets.
+        record: Append the scores to results/<paper>.jsonl.
+        json: Print JSON.
+    """
+    from torchcaps.analysis.compactness import measure_compactness
+    from torchcaps.train.record import append_results, environment
+
+    found = measure_compactness(run, data_root)
+    if record:
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        line = {**Run(run).record(), **environment(device), "results": found}
+        said = append_results(line, Path("results"))
+        console.print(said)
+    if json:
+        return print_json(found)
+    for r in found:
+        console.print(f"{r['metric']:24} {r['value']:.4f}")
+
+
+def reproduce(
+    paper: Positional[str],
+    tables: Positional[tuple[str, ...]] = (),
+    /,
+    seeds: int = 3,
+    at_once: int = 1,
+    data_root: str = "",
+    results: Path = Path("results"),
+    dry: bool = False,
+) -> None:
+    """Run what results/ lacks of a paper's tables, then print them beside the paper's values.
+
+    Runs that were stopped go on where they were; one that fails is named, for the next time.
+
+    Example: torchcaps reproduce robustness table1 --seeds 5 --at-once 4
+
+    Args:
+        paper: Short name of the paper.
+        tables: Some of its tables; default: all.
+        seeds: Runs of every row.
+        at_once: Runs side by side, on one GPU if they fit.
+        data_root: Folder of the data sets.
+        results: Folder of the recorded results.
+        dry: Only say what would be run.
+    """
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    from torchcaps.experiments.reproduce import missing
+    from torchcaps.experiments.reproduce import reproduce as run_all
+
+    jobs = missing(paper, tables, seeds, results)
+    if dry:
+        for job in jobs:
+            console.print(f"torchcaps train {job.recipe} --seed {job.seed} --record")
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
+               TimeElapsedColumn(), TimeRemainingColumn())  # fmt: skip
+    failed = []
+    with Progress(*columns, console=console) as progress:
+        task = progress.add_task(f"{paper} {' '.join(tables)}", total=len(jobs))
+        for done in run_all(jobs, at_once, data_root, results):
+            progress.advance(task)
+            if done.error:
+                failed.append(done)
+                said = f"{done.job.recipe} seed {done.job.seed}: {done.error}"
+                progress.console.print(said, style="yellow", markup=False)
+    for name in tables or (None,):
+        table(paper, name, results)
+    if failed:
+        raise TorchcapsError(f"{len(failed)} of {len(jobs)} runs failed; run it again to go on.")
+
+
 def demo(out: Path | None = None) -> None:
     """Train a small CapsNet and a small ConvNet-Avg on embedded digits; a report on both."""
     from torchcaps.experiments.demo import CLEAN, TRANSFORMED, run_demo
@@ -160,6 +252,8 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "resume": resume,
     "record": record,
     "eval": eval_,
+    "measure": measure,
+    "reproduce": reproduce,
     "table": table,
     "report": report,
     "tour": tour,

@@ -74,26 +74,27 @@ def table(
         rows: dict[tuple[str, str], list[str]] = {}
         for c in cells(t, results):
             line = rows.setdefault((c["row"], c["protocol"]), [])
+            digits = t.columns[c["column"]].digits
             line += [
-                _cell(c),
+                _cell(c, digits),
                 f"{c['paper_value']}" if c["paper_value"] is not None else "",
-                _difference(c),
+                _difference(c, digits),
             ]
         for (row, protocol), line in rows.items():
             shown.add_row(row if protocol == "ours" else f"{row} [{protocol}]", *line)
         console.print(shown)
 
 
-def _cell(c: dict[str, Any]) -> str:
+def _cell(c: dict[str, Any], n: int) -> str:
     if not c["n"]:
         return "–"
-    spread = f" ± {c['std']:.2f}" if c["std"] is not None else ""
-    return f"{c['mean']:.2f}{spread} ({c['n']}), best {c['best']:.2f}"
+    spread = f" ± {c['std']:.{n}f}" if c["std"] is not None else ""
+    return f"{c['mean']:.{n}f}{spread} ({c['n']}), best {c['best']:.{n}f}"
 
 
-def _difference(c: dict[str, Any]) -> str:
+def _difference(c: dict[str, Any], n: int) -> str:
     known = c["n"] and c["paper_value"] is not None
-    return f"{c['mean'] - c['paper_value']:+.2f}" if known else ""
+    return f"{c['mean'] - c['paper_value']:+.{n}f}" if known else ""
 
 
 def report(runs: Positional[tuple[Path, ...]], /, out: Path | None = None) -> None:

@@ -17,6 +17,8 @@ class Column:
     metric: str = "accuracy"
     scale: float = 100.0
     note: str = ""
+    digits: int = 2
+    """Shown after the point."""
 
 
 @dataclass(frozen=True)

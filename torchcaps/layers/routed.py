@@ -1,7 +1,8 @@
 """What every capsule layer shares: the parameters of a routing, and the call of it."""
 
 import math
-from typing import Literal, NamedTuple
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +22,16 @@ from torchcaps.routing import (
 from torchcaps.routing.em import FINAL_LAMBDA
 
 Routing = Literal["dynamic", "uniform", "inverted", "em", "self", "vb"]
+
+
+FUNCTIONS: dict[Routing, Callable[..., tuple[Any, ...]]] = {
+    "dynamic": dynamic_routing,
+    "uniform": uniform_routing,
+    "inverted": inverted_routing,
+    "em": em_routing,
+    "self": self_routing,
+    "vb": vb_routing,
+}
 
 
 class Capsules(NamedTuple):
@@ -65,6 +76,7 @@ class RoutedCaps(nn.Module):
     ):
         super().__init__()
         self.routing: Routing = routing
+        self.function = FUNCTIONS[routing]
         self.impl: Impl = impl
         self.num_iters, self.squash, self.leaky, self.scale = num_iters, squash, leaky, scale
         self.coordinates, self.final_lambda = coordinates, final_lambda

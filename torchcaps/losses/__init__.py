@@ -5,6 +5,7 @@ from torchcaps.losses.classification import (
     cross_entropy,
     margin_loss,
     multi_hot,
+    spread_loss,
 )
 from torchcaps.losses.reconstruction import reconstruction_loss
 
@@ -14,4 +15,5 @@ __all__ = [
     "margin_loss",
     "multi_hot",
     "reconstruction_loss",
+    "spread_loss",
 ]

@@ -26,6 +26,17 @@ def margin_loss(
     return (present * short + absent_weight * (1 - present) * long).sum(1).mean()
 
 
+def spread_loss(scores: Tensor, labels: Tensor, margin: float = 0.9) -> Tensor:
+    """The labelled class above every other by a margin (Hinton et al. 2018). scores [B,Y] -> scalar
+
+    With several labels an image, the lowest of theirs counts.
+    """
+    present = multi_hot(labels, scores.shape[1]) > 0
+    lowest = scores.masked_fill(~present, float("inf")).amin(1, keepdim=True).clamp(max=1)
+    short = (margin - (lowest - scores)).clamp(min=0).square()
+    return short.masked_fill(present, 0).sum(1).mean()
+
+
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     """Softmax cross entropy; with several labels an image, each gets the same share."""
     target = multi_hot(labels, logits.shape[1])

@@ -1,6 +1,6 @@
 """Models: images [B,C,H,W] in, an Output with every intermediate by name out."""
 
-from torchcaps.models import capsnet, convnet
+from torchcaps.models import capsnet, convnet, em
 from torchcaps.models.base import CapsuleModel, ModelConfig, Output
 from torchcaps.models.registry import create_model, from_folder, list_models
 
@@ -11,6 +11,7 @@ __all__ = [
     "capsnet",
     "convnet",
     "create_model",
+    "em",
     "from_folder",
     "list_models",
 ]

@@ -7,6 +7,8 @@ ConvNet-Avg     Conv(256,9,1) + Conv(256,9,2) + global average pooling + FC(10)
 ConvNet-R       Conv(256,9,1) + Conv(256,9,2) + FC(160) + FC(10), decoder from the 160 units
 ConvNet-CR      the 160 units in ten groups, their sums are logits; the decoder sees one group
 ConvNet-CR-SF   ConvNet-CR with squashed features and groups; lengths are class scores
+ConvNet-Modern  seven 3x3 convolutions with BatchNorm and GELU, global max pooling: not the paper's,
+                but what it would be compared with today
 
 Differs from the paper: it says that a ReLU follows every FC layer; the 160 units have none, since
 their sums must be able to be negative and the paper perturbs them from -8 to 8.
@@ -147,6 +149,41 @@ class ConvNetR(CapsuleModel):
         )
 
 
+@dataclass(frozen=True)
+class ConvNetModernConfig(ModelConfig):
+    family: ClassVar[str] = "convnet-modern"
+    channels: tuple[int, ...] = (64, 64, 128, 128, 256, 256, 256)
+    strides: tuple[int, ...] = (1, 1, 2, 1, 2, 1, 1)
+    dropout: float = 0.1
+    """Of the pooled features."""
+
+
+class ConvNetModern(CapsuleModel):
+    def __init__(self, config: ConvNetModernConfig):
+        super().__init__()
+        self.config = config
+        modules: list[nn.Module] = []
+        width = config.in_channels
+        for channels, stride in zip(config.channels, config.strides, strict=True):
+            conv = nn.Conv2d(width, channels, 3, stride, 1, bias=False)
+            modules += [conv, nn.BatchNorm2d(channels), nn.GELU()]
+            width = channels
+        self.stem = nn.Sequential(*modules)
+        self.head = nn.Sequential(nn.Dropout(config.dropout), nn.Linear(width, config.num_classes))
+        self.decoder = None
+
+    def forward(
+        self,
+        images: Tensor,
+        labels: Tensor | None = None,
+        *,
+        coupling: bool = False,
+        reconstruct: bool = True,
+    ) -> Output:
+        features = self.stem(images)
+        return Output(logits=self.head(features.amax((2, 3))), features=features)
+
+
 register("convnet-fc", ConvNet, ConvNetConfig(), "LeNet-like baseline of the CapsNet paper")
 register(
     "convnet-fc-lk",
@@ -180,4 +217,10 @@ register(
     ConvNetR,
     ConvNetRConfig(conditional=True, squash=True),
     "ConvNet-CR with squashing: CapsNet without transform and routing",
+)
+register(
+    "convnet-modern",
+    ConvNetModern,
+    ConvNetModernConfig(),
+    "seven 3x3 convolutions, BatchNorm, GELU, global max pooling",
 )

@@ -16,6 +16,7 @@ from torchcaps.losses import (
     cross_entropy,
     margin_loss,
     reconstruction_loss,
+    spread_loss,
 )
 from torchcaps.models import Output
 from torchcaps.train.recipe import LossSpec
@@ -47,7 +48,8 @@ def classification_loss(output: Output, labels: Tensor, spec: LossSpec) -> Tenso
     if spec.kind == "binary_cross_entropy":
         scores = output.logits if lengths is None else lengths
         return binary_cross_entropy(scores, labels, probabilities=lengths is not None)
-    return margin_loss(output.logits.sigmoid() if lengths is None else lengths, labels)
+    scores = output.logits.sigmoid() if lengths is None else lengths
+    return spread_loss(scores, labels) if spec.kind == "spread" else margin_loss(scores, labels)
 
 
 def drawing_loss(drawn: Tensor, batch: Batch) -> Tensor:

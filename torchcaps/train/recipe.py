@@ -30,7 +30,7 @@ class DataSpec:
 
 @dataclass(frozen=True)
 class LossSpec:
-    kind: Literal["margin", "cross_entropy", "binary_cross_entropy"] = "margin"
+    kind: Literal["margin", "spread", "cross_entropy", "binary_cross_entropy"] = "margin"
     reconstruction: float = 0.0005
     """Weight of the sum of squared pixel errors, where the model has a decoder."""
 

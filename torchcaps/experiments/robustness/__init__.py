@@ -1,5 +1,5 @@
-"""Gu, Tresp, Hu: Capsule Network is Not More Robust than Convolutional Network (CVPR 2021)."""
+"""Capsule Network is Not More Robust than Convolutional Network (Gu, Tresp, Hu 2021)."""
 
-from torchcaps.experiments.robustness import table1
+from torchcaps.experiments.robustness import table1, table2, table3, table4, table5
 
-__all__ = ["table1"]
+__all__ = ["table1", "table2", "table3", "table4", "table5"]

@@ -1,0 +1,85 @@
+"""What is missing is run, what was stopped goes on, what fails is said."""
+
+import json
+import sys
+from dataclasses import replace
+
+import pytest
+
+from torchcaps.cli import main
+from torchcaps.errors import TorchcapsError
+from torchcaps.experiments import registry
+from torchcaps.experiments.reproduce import Job, missing, reproduce, run_job
+from torchcaps.experiments.tables import Column, Table
+from torchcaps.train.loop import Training
+
+
+@pytest.fixture
+def paper(tiny_recipe, monkeypatch, tmp_path):
+    """A paper of one table with two rows, in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+    one = replace(tiny_recipe, paper="little", table="table1", epochs=1)
+    rows = {"little/a": replace(one, row="A"), "little/b": replace(one, row="B")}
+    functions = {name: (lambda made=made: made) for name, made in rows.items()}
+    monkeypatch.setattr(registry, "_RECIPES", functions)
+    table = Table(
+        "little", "table1", "Two rows", {"digits": Column(("digits",))}, {"A": {}, "B": {}}
+    )
+    module = sys.modules["torchcaps.experiments.tables"]  # the package has a function of that name
+    monkeypatch.setattr(module, "_TABLES", {("little", "table1"): table})
+    return tmp_path
+
+
+def lines(folder):
+    path = folder / "results/little.jsonl"
+    return [json.loads(x) for x in path.read_text().splitlines()] if path.exists() else []
+
+
+def test_only_what_is_missing_is_run(paper, capsys):
+    results = paper / "results"
+    assert missing("little", (), 2, results) == [
+        Job("little/a", 0), Job("little/b", 0), Job("little/a", 1), Job("little/b", 1)
+    ]  # fmt: skip
+    assert main(["reproduce", "little", "table1", "--seeds", "1"]) == 0
+    assert "A" in capsys.readouterr().out
+    assert {(x["recipe"], x["seed"]) for x in lines(paper)} == {("little/a", 0), ("little/b", 0)}
+    assert lines(paper)[0]["command"] == "torchcaps train little/a --seed 0 --record"
+    assert missing("little", ("table1",), 1, results) == []
+    before = lines(paper)
+    assert main(["reproduce", "little", "--seeds", "1"]) == 0
+    assert lines(paper) == before
+    assert main(["reproduce", "little", "--seeds", "2", "--dry"]) == 0
+    assert "torchcaps train little/a --seed 1 --record" in capsys.readouterr().out
+
+
+def test_a_stopped_run_goes_on_and_a_failed_one_is_named(paper, monkeypatch, capsys):
+    original = Training.step
+
+    def stopping(self):
+        original(self)
+        if self.recipe.name == "little/a" and self.state.step == 5:
+            self._stop()
+
+    monkeypatch.setattr(Training, "step", stopping)
+    assert main(["reproduce", "little", "--seeds", "1"]) == 1
+    captured = capsys.readouterr()
+    assert "little/a seed 0" in captured.out and "1 of 2 runs failed" in captured.err
+    assert {x["recipe"] for x in lines(paper)} == {"little/b"}
+    monkeypatch.setattr(Training, "step", original)
+    done = list(reproduce(missing("little", (), 1, paper / "results")))
+    assert [d.error for d in done] == [""]
+    assert {x["recipe"] for x in lines(paper)} == {"little/a", "little/b"}
+
+
+def test_a_run_that_ended_without_being_recorded_is_recorded(paper):
+    job = Job("little/a", 0)
+    run_job(job, "", paper / "elsewhere")
+    assert not lines(paper)
+    assert run_job(job, "", paper / "results").error == ""
+    assert lines(paper)
+
+
+def test_a_table_that_no_recipe_fills(paper, monkeypatch):
+    monkeypatch.setattr(registry, "_RECIPES", {})
+    with pytest.raises(TorchcapsError, match="no recipe fills it"):
+        missing("little", (), 1, paper / "results")

@@ -1,0 +1,80 @@
+"""A paper's runs that results/ does not hold yet, several side by side, resumable.
+
+Jobs go through joblib, so `joblib.parallel_config(backend="dask")` (or ray) around `reproduce`
+carries them to a cluster unchanged.
+"""
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from joblib import Parallel, delayed
+from rich.console import Console
+
+from torchcaps.errors import TorchcapsError
+from torchcaps.experiments.registry import get_recipe, recipes
+from torchcaps.experiments.tables import get_table, read_results, tables
+from torchcaps.train.loop import Interrupted, resume, start
+from torchcaps.train.record import append_results
+from torchcaps.train.run import Run
+
+
+@dataclass(frozen=True)
+class Job:
+    recipe: str
+    seed: int
+
+    @property
+    def folder(self) -> Path:
+        return Path("runs") / f"{self.recipe.replace('/', '-')}-s{self.seed}"
+
+
+@dataclass(frozen=True)
+class Done:
+    job: Job
+    error: str = ""
+
+
+def missing(paper: str, names: tuple[str, ...], seeds: int, results: Path) -> list[Job]:
+    """Rows with a recipe and no recorded run; every row gets one before any gets two."""
+    chosen = [get_table(paper, name) for name in names] if names else tables(paper)
+    wanted = {table.name for table in chosen}
+    recorded = {(r["recipe"], r["seed"]) for r in read_results(paper, results)}
+    rows = [n for n in recipes() if (r := get_recipe(n)).paper == paper and r.table in wanted]
+    if not rows:
+        raise TorchcapsError(f"{paper} {' '.join(names)}: no recipe fills it.")
+    return [Job(n, s) for s in range(seeds) for n in rows if (n, s) not in recorded]
+
+
+def run_job(job: Job, data_root: str, results: Path) -> Done:
+    """Begin, go on with, or only record a run; what it says goes to a log beside it."""
+    job.folder.parent.mkdir(parents=True, exist_ok=True)
+    words = sys.argv
+    try:
+        # The record says the command that gives this one run again.
+        sys.argv = ["torchcaps", "train", job.recipe, "--seed", str(job.seed), "--record"]
+        with job.folder.with_suffix(".log").open("a") as log:
+            console = Console(file=log)
+            if (job.folder / "recipe.json").exists():
+                run = resume(job.folder, console)
+            else:
+                recipe = get_recipe(job.recipe)
+                data = replace(recipe.data, root=data_root or recipe.data.root)
+                run = start(replace(recipe, seed=job.seed, data=data), job.folder, console)
+        append_results(Run(run.folder).record(), results)
+    except (TorchcapsError, Interrupted, RuntimeError, OSError) as error:
+        return Done(job, str(error).strip().split("\n")[0] or type(error).__name__)
+    finally:
+        sys.argv = words
+    return Done(job)
+
+
+def reproduce(
+    jobs: list[Job], at_once: int = 1, data_root: str = "", results: Path = Path("results")
+) -> Iterator[Done]:
+    """Run them, and say of each when it is done, in the order in which they end."""
+    pool = Parallel(n_jobs=at_once, return_as="generator_unordered")
+    for done in pool(delayed(run_job)(job, data_root, results) for job in jobs):
+        if done is not None:
+            yield done

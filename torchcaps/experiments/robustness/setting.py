@@ -1,0 +1,79 @@
+"""What the tables of the paper share: two data settings, and recipes made from a model."""
+
+from typing import Any
+
+from torchcaps.experiments.registry import recipe
+from torchcaps.models.registry import model_config
+from torchcaps.train.recipe import (
+    DataSpec,
+    HardwareSpec,
+    LossSpec,
+    OptimiserSpec,
+    Recipe,
+    ScheduleSpec,
+)
+
+MARGIN, SOFTMAX = LossSpec("margin"), LossSpec("cross_entropy")
+SIGMOID, SPREAD = LossSpec("binary_cross_entropy"), LossSpec("spread")
+
+
+def on_affnist(table: str, row: str, model: str, loss: LossSpec, **fields: Any) -> Recipe:
+    """Train on MNIST placed at random on 40x40, test on that and on drawn affNIST."""
+    return _recipe(
+        table,
+        row,
+        model_config(model, image_size=40, **fields),
+        loss,
+        epochs=20,
+        data=DataSpec("translated:mnist"),
+        evaluate=("affnist-like:mnist",),
+    )
+
+
+def on_multimnist(
+    table: str, row: str, model: str, loss: LossSpec, copies: int = 100, **fields: Any
+) -> Recipe:
+    """Train on two overlapping digits, 60,000 x copies of them in one pass; both must be right."""
+    return _recipe(
+        table,
+        row,
+        model_config(model, image_size=36, **fields),
+        loss,
+        epochs=max(1, 20 // copies),
+        data=DataSpec(f"multimnist:mnist,copies={copies}"),
+    )
+
+
+def on_plain(table: str, row: str, data: str, model: str, loss: LossSpec) -> Recipe:
+    return _recipe(table, row, model_config(model), loss, epochs=20, data=DataSpec(data))
+
+
+def _recipe(table: str, row: str, model: Any, loss: LossSpec, **fields: Any) -> Recipe:
+    return Recipe(
+        paper="robustness",
+        table=table,
+        row=row,
+        batch_size=128,
+        model=model,
+        loss=loss,
+        optimiser=OptimiserSpec("adam", lr=1e-3),
+        schedule=ScheduleSpec("one_cycle"),
+        hardware=HardwareSpec(precision="bf16"),
+        **fields,
+    )
+
+
+def add(name: str, claim: str, made: Recipe) -> None:
+    """Register a recipe that a table makes in a loop."""
+
+    def function() -> Recipe:
+        return made
+
+    function.__doc__ = f"{claim}\n\n    torchcaps train robustness/{name} --record"
+    recipe(f"robustness/{name}")(function)
+
+
+def slug(row: str) -> str:
+    """A row's name as the end of a recipe's."""
+    kept = "".join(c if c.isalnum() else " " for c in row.lower())
+    return "-".join(kept.split())

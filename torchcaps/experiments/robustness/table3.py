@@ -1,0 +1,36 @@
+"""Table 3: kernels of 3 to 11 for three models."""
+
+from torchcaps.experiments.robustness.setting import MARGIN, SOFTMAX, add, on_affnist
+from torchcaps.experiments.robustness.table1 import COLUMNS
+from torchcaps.experiments.tables import Table, add_table
+
+PRINTED: dict[str, dict[int, tuple[float, float] | None]] = {
+    "CapsNet": {3: (96.31, 61.36), 5: (98.18, 70.34), 7: (98.74, 75.82), 9: (99.26, 79.12),
+                11: (99.1, 86.79)},
+    "ConvNet-FC": {3: (96.54, 64.57), 5: (99.23, 66.08), 7: (99.03, 66.76), 9: None, 11: None},
+    "ConvNet-Avg": {3: (97.14, 86.58), 5: (98.58, 90.95), 7: (99.1, 92.31), 9: (99.22, 94.11),
+                    11: (99.34, 90.58)},
+}  # fmt: skip
+TABLE = add_table(
+    Table(
+        "robustness",
+        "table3",
+        "Kernel sizes",
+        COLUMNS,
+        {
+            f"{model}, {side}x{side}": {"MNIST": value[0], "AffNIST": value[1]} if value else {}
+            for model, values in PRINTED.items()
+            for side, value in values.items()
+        },
+    )
+)
+
+for model, values in PRINTED.items():
+    for side, value in values.items():
+        name, loss = model.lower(), MARGIN if model == "CapsNet" else SOFTMAX
+        said = f"{value[1]} % on affNIST in the paper" if value else "not printed"
+        add(
+            f"table3/{name}-k{side}",
+            f"{model} with kernels of {side}: {said}.",
+            on_affnist("table3", f"{model}, {side}x{side}", name, loss, kernel_size=side),
+        )

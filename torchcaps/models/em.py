@@ -1,0 +1,81 @@
+"""EM-CapsNet (Hinton, Sabour, Frosst: Matrix Capsules with EM Routing, 2018).
+
+    Conv(A,5,2) + ReLU -> primary capsules, 1x1: B types of 4x4 pose and an activation
+    -> conv capsules C, 3x3/2 -> conv capsules D, 3x3/1 -> class capsules, transforms shared over
+    positions, with coordinates; activations are class scores
+
+Differs from the paper: nothing in the layers (this is its small size: A=64, B=8, C=D=16); the loss
+is the recipe's (`--loss.kind spread`), with a fixed margin in place of one that grows.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor, nn
+
+from torchcaps.errors import TorchcapsError
+from torchcaps.layers import ConvCaps, ConvStack, DenseCaps, PrimaryCaps
+from torchcaps.layers.stem import conv_out
+from torchcaps.models.base import CapsuleModel, ModelConfig, Output
+from torchcaps.models.registry import register
+
+
+@dataclass(frozen=True)
+class EMCapsNetConfig(ModelConfig):
+    family: ClassVar[str] = "em-capsnet"
+    channels: int = 64
+    """A: of the first convolution."""
+    num_types: tuple[int, ...] = (8, 16, 16)
+    """B, C, D: types of primary and of convolutional capsules."""
+    pose_side: int = 4
+    num_iters: int = 3
+
+
+class EMCapsNet(CapsuleModel):
+    def __init__(self, config: EMCapsNetConfig):
+        super().__init__()
+        self.config = c = config
+        primary, first, second = c.num_types
+        dim = c.pose_side**2
+        side = conv_out(conv_out(conv_out(c.image_size, 5, 2), 3, 2), 3)
+        if side < 1:
+            raise TorchcapsError(f"{c.image_size} pixels are too few for three layers of windows.")
+        self.stem = ConvStack(c.in_channels, (c.channels,), 5, (2,))
+        self.primary = PrimaryCaps(c.channels, primary, dim, 1, 1, squash=False)
+        self.active = nn.Conv2d(c.channels, primary, 1)
+        options = {"routing": "em", "num_iters": c.num_iters, "matrix": True}
+        self.first = ConvCaps(primary, dim, first, dim, 3, 2, **options)
+        self.second = ConvCaps(first, dim, second, dim, 3, 1, **options)
+        self.classes = DenseCaps(
+            side * side * second, dim, c.num_classes, dim,
+            shared=second, coordinates=True, final_lambda=0.0025, init_std=0.1, **options,
+        )  # fmt: skip
+        self.decoder = None
+
+    def forward(
+        self,
+        images: Tensor,
+        labels: Tensor | None = None,
+        *,
+        coupling: bool = False,
+        reconstruct: bool = True,
+    ) -> Output:
+        features = self.stem(images)
+        poses = primary = self.primary(features)
+        active = self.active(features).sigmoid().permute(0, 2, 3, 1)
+        for layer in (self.first, self.second):
+            poses, active, _ = layer(poses, active)
+        capsules, scores, shares = self.classes(poses, active, coupling=coupling)
+        return Output(
+            logits=scores,
+            lengths=scores,
+            features=features,
+            primary=primary.flatten(1, 3),
+            coupling=shares,
+            capsules=capsules,
+        )
+
+
+register(
+    "em-capsnet", EMCapsNet, EMCapsNetConfig(), "matrix capsules with EM routing (Hinton et al.)"
+)
