@@ -130,6 +130,12 @@ def test_data_show_draws_a_sheet(tmp_path, capsys):
     assert main(["data", "check", "digits"]) == 0
 
 
+def test_a_wide_table_is_readable_in_a_terminal(capsys):
+    assert main(["table", "robustness", "table5"]) == 0
+    shown = capsys.readouterr().out
+    assert "ConvNet-CR-SF" in shown and "0.3192" in shown and "…" not in shown
+
+
 def test_table_json(capsys):
     assert main(["table", "robustness", "table1", "--json"]) == 0
     cells = json.loads(capsys.readouterr().out)

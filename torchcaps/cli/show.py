@@ -66,20 +66,26 @@ def table(
         return print_json([cell for t in chosen for cell in cells(t, results)])
     for t in chosen:
         notes = "; ".join(f"{n}: {c.note}" for n, c in t.columns.items() if c.note)
-        shown = RichTable("row", title=f"{t.paper} {t.name}: {t.title}", caption=notes or None)
+        wide = len(t.columns) > 2  # then the paper's value goes below ours
+        below = "below ours: the paper's" if wide else ""
+        caption = "; ".join(filter(None, (notes, below)))
+        shown = RichTable(title=f"{t.paper} {t.name}: {t.title}", caption=caption or None)
+        shown.add_column("row", no_wrap=True)
         for column in t.columns:
             shown.add_column(column)
-            shown.add_column("paper")
-            shown.add_column("diff")
+            if not wide:
+                shown.add_column("paper")
+                shown.add_column("diff")
         rows: dict[tuple[str, str], list[str]] = {}
         for c in cells(t, results):
-            line = rows.setdefault((c["row"], c["protocol"]), [])
             digits = t.columns[c["column"]].digits
-            line += [
-                _cell(c, digits),
-                f"{c['paper_value']}" if c["paper_value"] is not None else "",
-                _difference(c, digits),
-            ]
+            line = rows.setdefault((c["row"], c["protocol"]), [])
+            printed = "" if c["paper_value"] is None else f"{c['paper_value']}"
+            if wide:
+                ours = "–" if not c["n"] else f"{c['mean']:.{digits}f} ({c['n']})"
+                line.append(f"{ours}\n[dim]{printed}[/dim]" if printed else ours)
+            else:
+                line += [_cell(c, digits), printed, _difference(c, digits)]
         for (row, protocol), line in rows.items():
             shown.add_row(row if protocol == "ours" else f"{row} [{protocol}]", *line)
         console.print(shown)
