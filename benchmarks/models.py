@@ -10,6 +10,7 @@ batch 32, and the share of its routing.
 
 import argparse
 import json
+import re
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -262,6 +263,7 @@ def main() -> None:
     torch.set_float32_matmul_precision("high")
     torch.backends.cudnn.benchmark = True
     facts = environment(device)
+    facts["command"] = re.sub(r" --results \S+", "", facts["command"])  # a path of one machine
 
     def done(row: dict[str, Any]) -> None:
         print(row, flush=True)

@@ -11,6 +11,7 @@ would not fit. Memory is what a plain call allocates at its peak, inputs and gra
 import argparse
 import gc
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -328,6 +329,7 @@ def main() -> None:
     torch.set_float32_matmul_precision("highest" if options.dtype == "fp32" else "high")
     torch.backends.cudnn.allow_tf32 = options.dtype != "fp32"
     facts = environment(torch.device("cuda"))
+    facts["command"] = re.sub(r" --results \S+", "", facts["command"])  # a path of one machine
 
     def record(row: dict[str, Any]) -> None:
         if options.record:
