@@ -89,20 +89,8 @@ def _contiguous(tensors: tuple[Tensor | None, ...]) -> list[Any]:
 
 
 @step.register_fake
-def _(
-    poses,
-    weight,
-    activations,
-    query,
-    precision,
-    bias,
-    route_weight,
-    route_bias,
-    window,
-    score,
-    leaky,
-    deterministic,
-):
+def _(poses, weight, activations, *rest):
+    *_, window, score, _leaky, _deterministic = rest
     parents, dim = _parents(poses, weight, window)
     shape = _shape(poses, weight, window)
     new = lambda *size: poses.new_empty(size, dtype=torch.float32)  # noqa: E731
@@ -161,25 +149,8 @@ def step_backward(
 
 
 @step_backward.register_fake
-def _(
-    grad0,
-    grad1,
-    grad2,
-    lse,
-    poses,
-    weight,
-    activations,
-    query,
-    precision,
-    bias,
-    route_weight,
-    route_bias,
-    window,
-    score,
-    leaky,
-    deterministic,
-):
-    inputs = (poses, weight, activations, query, precision, bias, route_weight, route_bias)
+def _(grad0, grad1, grad2, lse, *rest):
+    poses, inputs = rest[0], rest[:8]
     return [
         poses.new_empty((0,), dtype=torch.float32) if t is None else t.new_empty(t.shape)
         for t in inputs
