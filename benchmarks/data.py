@@ -126,6 +126,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--record", action="store_true")
+    parser.add_argument("--results", type=Path, default=Path("results/benchmarks.jsonl"))
     options = parser.parse_args()
     small, colour = digits(), colours()
     check(small)
@@ -156,9 +157,8 @@ def main() -> None:
     speed = ours(colour, ("crop:4", "flip"), 128, "cpu", options.seconds)
     row("input crop:4 flip", "128x3x32x32", "ours", "cpu", speed)
     if options.record:
-        path = Path("results/benchmarks.jsonl")
-        path.parent.mkdir(exist_ok=True)
-        with path.open("a") as file:
+        options.results.parent.mkdir(exist_ok=True)
+        with options.results.open("a") as file:
             file.writelines(json.dumps(r) + "\n" for r in rows)
 
 
