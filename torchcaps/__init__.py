@@ -40,13 +40,14 @@ number; rooms of one number do not import each other.
 3 layers          parameters and windows; call routing
     routed        the parameters of any routing
     dense, conv   all children; a window; a position
-    stem, primary, decoder
+    stem, views, primary, decoder
 4 models          images in, every intermediate by name out
     base          ModelConfig, Output, saving and loading
     registry      models by name
     capsnet       CapsNet and its five switches
     convnet       the ConvNets beside it
     em            matrix capsules with EM routing
+    views         capsules that see an image from several poses
 5 train           one loop for all papers
     recipe        one dataclass with the whole run in it
     objectives    what a step minimises and an evaluation counts

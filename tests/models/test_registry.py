@@ -19,6 +19,7 @@ def small(name):
         "convnet-r": {"channels": 8, "hidden": (16,)},
         "convnet-modern": {"channels": (4,) * 7, "dropout": 0.0},
         "em-capsnet": {"channels": 4, "num_types": (2, 3, 2), "num_iters": 2},
+        "view-capsnet": {"channels": (4,) * 7, "dim": 2, "dropout": 0.0},
     }
     extra = dict(overrides[family])
     if family == "convnet":

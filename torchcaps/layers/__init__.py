@@ -5,7 +5,8 @@ from torchcaps.layers.decoder import MLPDecoder
 from torchcaps.layers.dense import DenseCaps
 from torchcaps.layers.primary import PrimaryCaps
 from torchcaps.layers.routed import Capsules, Routing
-from torchcaps.layers.stem import ConvStack
+from torchcaps.layers.stem import ConvStack, NormStack
+from torchcaps.layers.views import Views
 
 __all__ = [
     "Capsules",
@@ -13,7 +14,9 @@ __all__ = [
     "ConvStack",
     "DenseCaps",
     "MLPDecoder",
+    "NormStack",
     "PointwiseCaps",
     "PrimaryCaps",
     "Routing",
+    "Views",
 ]

@@ -28,3 +28,20 @@ class ConvStack(nn.Sequential):
 
     def forward(self, input: Tensor) -> Tensor:
         return super().forward(input)
+
+
+class NormStack(nn.Sequential):
+    """3x3 convolutions, each with BatchNorm and GELU. images [B,C,H,W] -> features [B,C',H',W']"""
+
+    letters = "[B,C,H,W] -> [B,C,H,W]"
+
+    def __init__(self, in_channels: int, channels: tuple[int, ...], strides: tuple[int, ...]):
+        modules: list[nn.Module] = []
+        for out_channels, stride in zip(channels, strides, strict=True):
+            conv = nn.Conv2d(in_channels, out_channels, 3, stride, 1, bias=False)
+            modules += [conv, nn.BatchNorm2d(out_channels), nn.GELU()]
+            in_channels = out_channels
+        super().__init__(*modules)
+
+    def forward(self, input: Tensor) -> Tensor:
+        return super().forward(input)

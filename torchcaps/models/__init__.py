@@ -1,6 +1,6 @@
 """Models: images [B,C,H,W] in, an Output with every intermediate by name out."""
 
-from torchcaps.models import capsnet, convnet, em
+from torchcaps.models import capsnet, convnet, em, views
 from torchcaps.models.base import CapsuleModel, ModelConfig, Output
 from torchcaps.models.registry import create_model, from_folder, list_models
 
@@ -14,4 +14,5 @@ __all__ = [
     "em",
     "from_folder",
     "list_models",
+    "views",
 ]

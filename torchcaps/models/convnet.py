@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from torchcaps.errors import TorchcapsError
 from torchcaps.functional import safe_norm, squash
-from torchcaps.layers import ConvStack, MLPDecoder
+from torchcaps.layers import ConvStack, MLPDecoder, NormStack, Views
 from torchcaps.layers.stem import conv_out
 from torchcaps.models.base import (
     CapsuleModel,
@@ -156,20 +156,20 @@ class ConvNetModernConfig(ModelConfig):
     strides: tuple[int, ...] = (1, 1, 2, 1, 2, 1, 1)
     dropout: float = 0.1
     """Of the pooled features."""
+    rotations: tuple[float, ...] = ()
+    """Degrees of further views of the image; features are pooled over views too."""
+    scales: tuple[float, ...] = ()
+    shears: tuple[float, ...] = ()
 
 
 class ConvNetModern(CapsuleModel):
     def __init__(self, config: ConvNetModernConfig):
         super().__init__()
-        self.config = config
-        modules: list[nn.Module] = []
-        width = config.in_channels
-        for channels, stride in zip(config.channels, config.strides, strict=True):
-            conv = nn.Conv2d(width, channels, 3, stride, 1, bias=False)
-            modules += [conv, nn.BatchNorm2d(channels), nn.GELU()]
-            width = channels
-        self.stem = nn.Sequential(*modules)
-        self.head = nn.Sequential(nn.Dropout(config.dropout), nn.Linear(width, config.num_classes))
+        self.config = c = config
+        self.views = Views(c.rotations, c.scales, c.shears)
+        self.stem = NormStack(c.in_channels, c.channels, c.strides)
+        head = nn.Linear(c.channels[-1], c.num_classes)
+        self.head = nn.Sequential(nn.Dropout(c.dropout), head)
         self.decoder = None
 
     def forward(
@@ -180,8 +180,9 @@ class ConvNetModern(CapsuleModel):
         coupling: bool = False,
         reconstruct: bool = True,
     ) -> Output:
-        features = self.stem(images)
-        return Output(logits=self.head(features.amax((2, 3))), features=features)
+        features = self.stem(self.views(images))
+        pooled = features.amax((2, 3)).unflatten(0, (len(images), -1)).amax(1)
+        return Output(logits=self.head(pooled), features=features)
 
 
 register("convnet-fc", ConvNet, ConvNetConfig(), "LeNet-like baseline of the CapsNet paper")

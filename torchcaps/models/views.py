@@ -1,0 +1,85 @@
+"""View-CapsNet: one trunk looks at the image from several poses, routing weighs what it saw.
+
+    views: the image, and it turned, scaled, sheared a little -> 3x3 convolutions, BatchNorm, GELU
+    -> maximum over positions: T capsules of D for each view -> inverted attention routing to class
+    capsules, transforms shared over views -> one linear map from pose to score
+
+Ours, for `robustness/best`. A view that is off the upright votes for many classes a little, one
+that is near it for one class much, so classes compete for views as parents do for children.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor, nn
+
+from torchcaps.errors import TorchcapsError
+from torchcaps.layers import DenseCaps, NormStack, Views
+from torchcaps.models.base import CapsuleModel, ModelConfig, Output
+from torchcaps.models.registry import register
+
+
+@dataclass(frozen=True)
+class ViewCapsNetConfig(ModelConfig):
+    family: ClassVar[str] = "view-capsnet"
+    channels: tuple[int, ...] = (64, 64, 128, 128, 256, 256, 240)
+    strides: tuple[int, ...] = (1, 1, 2, 1, 2, 1, 1)
+    dim: int = 16
+    """Of the capsules that the last channels are taken for, and of the class capsules."""
+    num_iters: int = 3
+    """Of routing, the uniform pass counted; 1: no routing."""
+    dropout: float = 0.1
+    """Of the pooled features."""
+    rotations: tuple[float, ...] = (-20.0, 20.0)
+    """Degrees of further views of the image."""
+    scales: tuple[float, ...] = ()
+    shears: tuple[float, ...] = ()
+    norm: bool = False
+
+
+class ViewCapsNet(CapsuleModel):
+    def __init__(self, config: ViewCapsNetConfig):
+        super().__init__()
+        self.config = c = config
+        self.dim = c.dim
+        types, left = divmod(c.channels[-1], c.dim)
+        if left:
+            raise TorchcapsError(f"{c.channels[-1]} channels are no capsules of {c.dim} entries.")
+        self.views = Views(c.rotations, c.scales, c.shears)
+        self.stem = NormStack(c.in_channels, c.channels, c.strides)
+        self.dropout = nn.Dropout(c.dropout)
+        self.norm = nn.LayerNorm(c.dim) if c.norm else nn.Identity()
+        self.classes = DenseCaps(
+            self.views.num_views * types, c.dim, c.num_classes, c.dim,
+            shared=types, routing="inverted", num_iters=c.num_iters,
+        )  # fmt: skip
+        self.head = nn.Linear(c.dim, 1)
+        self.decoder = None
+
+    def forward(
+        self,
+        images: Tensor,
+        labels: Tensor | None = None,
+        *,
+        coupling: bool = False,
+        reconstruct: bool = True,
+    ) -> Output:
+        features = self.stem(self.views(images))
+        pooled = self.dropout(features.amax((2, 3)))
+        poses = self.norm(pooled.reshape(len(images), -1, self.dim))
+        capsules, _, shares = self.classes(poses, coupling=coupling)
+        return Output(
+            logits=self.head(capsules).squeeze(-1),
+            features=features,
+            primary=poses,
+            coupling=shares,
+            capsules=capsules,
+        )
+
+
+register(
+    "view-capsnet",
+    ViewCapsNet,
+    ViewCapsNetConfig(),
+    "3x3 convolutions over several views, inverted attention routing to classes",
+)
