@@ -8,6 +8,15 @@ def conv_out(size: int, kernel_size: int, stride: int = 1) -> int:
     return (size - kernel_size) // stride + 1
 
 
+def max_pool(features: Tensor) -> Tensor:
+    """The maximum over positions. features [B,C,H,W] -> [B,C]
+
+    By index: the gradient of `amax` compares values, and a compiled graph that computes them again
+    in another precision finds no maximum and divides by zero.
+    """
+    return features.flatten(2).max(-1).values
+
+
 class ConvStack(nn.Sequential):
     """Unpadded convolutions, each followed by a ReLU. images [B,C,H,W] -> features [B,C',H',W']"""
 

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torchcaps.errors import TorchcapsError
 from torchcaps.functional import safe_norm, squash
 from torchcaps.layers import ConvStack, MLPDecoder, NormStack, Views
-from torchcaps.layers.stem import conv_out
+from torchcaps.layers.stem import conv_out, max_pool
 from torchcaps.models.base import (
     CapsuleModel,
     ModelConfig,
@@ -181,7 +181,7 @@ class ConvNetModern(CapsuleModel):
         reconstruct: bool = True,
     ) -> Output:
         features = self.stem(self.views(images))
-        pooled = features.amax((2, 3)).unflatten(0, (len(images), -1)).amax(1)
+        pooled = max_pool(features).unflatten(0, (len(images), -1)).max(1).values
         return Output(logits=self.head(pooled), features=features)
 
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from torchcaps.errors import TorchcapsError
 from torchcaps.layers import DenseCaps, NormStack, Views
+from torchcaps.layers.stem import max_pool
 from torchcaps.models.base import CapsuleModel, ModelConfig, Output
 from torchcaps.models.registry import register
 
@@ -65,7 +66,7 @@ class ViewCapsNet(CapsuleModel):
         reconstruct: bool = True,
     ) -> Output:
         features = self.stem(self.views(images))
-        pooled = self.dropout(features.amax((2, 3)))
+        pooled = self.dropout(max_pool(features))
         poses = self.norm(pooled.reshape(len(images), -1, self.dim))
         capsules, _, shares = self.classes(poses, coupling=coupling)
         return Output(
