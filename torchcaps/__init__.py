@@ -65,6 +65,10 @@ number; rooms of one number do not import each other.
 7 analysis        functions that return arrays, and functions that draw them
     robustness    accuracy against a transformation
     compactness   how many units react to one factor
+    calibration   is a model as often right as it says
+    outliers      images of another kind
+    attacks       images that an attacker moved
+    measure       all of these about a finished run
     traverse      what one unit draws; reconstructions
     routing       where each parent's input comes from
     contact       contact sheets
@@ -73,11 +77,11 @@ number; rooms of one number do not import each other.
     registry, tables, demo
     reproduce     the runs that a paper's tables still lack
     robustness    Capsule Network is Not More Robust than Convolutional Network
-        setting, table1, table2, table3, table4, table5
+        setting, best, table1, table2, table3, table4, table5
 8 explorer        what one looks at in a browser
     page, report
 9 cli             the command line
-    commands, show, parse, completion
+    commands, show, tables, parse, completion
 
 Letters: B batch · C,H,W channels, height, width · I children, J parents · D child pose size,
 E parent pose size · R rows of a matrix pose · T iterations · N data-set size · Y classes ·

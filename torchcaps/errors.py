@@ -1,6 +1,8 @@
 """The one exception that is meant for a person: a line or two that say what to do."""
 
 from difflib import get_close_matches
+from importlib import import_module
+from typing import Any
 
 
 class TorchcapsError(Exception):
@@ -13,3 +15,14 @@ def nearest(word: str, choices: list[str]) -> str:
     if close:
         return f"Did you mean {close[0]!r}?"
     return f"There are: {', '.join(sorted(choices))}."
+
+
+def require(package: str, extra: str) -> Any:
+    """Import an optional package, or say which extra brings it."""
+    try:
+        return import_module(package)
+    except ImportError:
+        name = package.split(".")[0]
+        raise TorchcapsError(
+            f"This needs the package {name!r}: pip install 'torchcaps[{extra}]'."
+        ) from None

@@ -83,3 +83,25 @@ def test_a_table_that_no_recipe_fills(paper, monkeypatch):
     monkeypatch.setattr(registry, "_RECIPES", {})
     with pytest.raises(TorchcapsError, match="no recipe fills it"):
         missing("little", (), 1, paper / "results")
+
+
+def test_the_papers_protocol_has_rows_of_its_own(paper, capsys):
+    registry.as_printed("little/a", lambda r: replace(r, stop_on="test", target_accuracy=0.01))
+    try:
+        results = paper / "results"
+        assert missing("little", (), 1, results, "paper") == [Job("little/a", 0, "paper")]
+        assert main(["reproduce", "little", "--seeds", "1", "--protocol", "paper"]) == 0
+        assert "A [paper]" in capsys.readouterr().out
+        assert {x["protocol"] for x in lines(paper)} == {"paper"}
+        assert len(missing("little", (), 1, results)) == 2
+        with pytest.raises(TorchcapsError, match="no protocol"):
+            registry.get_recipe("little/b", "paper")
+    finally:
+        del registry._AS_PRINTED["little/a"]
+
+
+def test_rows_that_another_table_trains_are_found_by_name(paper, monkeypatch):
+    module = sys.modules["torchcaps.experiments.tables"]
+    other = Table("little", "two", "", {"digits": Column(("digits",))}, {"B": {}}, ("table1",))
+    monkeypatch.setitem(module._TABLES, ("little", "two"), other)
+    assert missing("little", ("two",), 1, paper / "results") == [Job("little/b", 0)]

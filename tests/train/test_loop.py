@@ -262,3 +262,14 @@ def test_a_compiled_step_learns_the_same(tiny_recipe, tmp_path):
 
 def test_the_default_recipe_is_a_capsnet():
     assert Recipe().model == model_config("capsnet")
+
+
+def test_choosing_on_the_test_split_must_be_named(tiny_recipe, tmp_path):
+    wrong = replace(tiny_recipe, stop_on="test")
+    with pytest.raises(TorchcapsError, match="chooses on the test split"):
+        start(wrong, tmp_path / "a")
+    run = start(replace(wrong, protocol="paper", target_accuracy=0.01, epochs=3), tmp_path / "b")
+    lines = (run.folder / "metrics.jsonl").read_text()
+    assert "test_accuracy" in lines and "val_accuracy" not in lines
+    record = run.record()
+    assert record["epochs_trained"] == 1 and record["recipe"]["protocol"] == "paper"

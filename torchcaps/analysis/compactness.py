@@ -6,8 +6,6 @@ alike; log E: one unit alone does.
 """
 
 from collections.abc import Iterable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,11 +13,8 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from torchcaps.analysis.robustness import Factor, transformed
-from torchcaps.data import load as load_data
 from torchcaps.errors import TorchcapsError
 from torchcaps.models import CapsuleModel
-from torchcaps.train.load import load
-from torchcaps.train.run import Run
 
 AMOUNTS: dict[Factor, tuple[float, ...]] = {
     "rotation": tuple(range(-20, 21, 5)),
@@ -58,22 +53,6 @@ def compactness(
     share = variance / variance.sum(-1, keepdim=True).clamp_min(1e-300)
     kl = (share * (share * share.shape[-1]).clamp_min(1e-300).log()).sum(-1)
     return kl.cpu().numpy()
-
-
-def measure_compactness(folder: Path, root: Path | None = None) -> list[dict[str, Any]]:
-    """Mean scores of a finished run's chosen model on its test split, as lines of a record."""
-    recipe = Run.open(folder).recipe()
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    model = load(folder).to(device)
-    name = recipe.data.name
-    test = load_data(name, root or recipe.data.root or None, seed=recipe.data.seed).test.to(device)
-    lines = []
-    for factor in AMOUNTS:
-        scores = [compactness(model, b.images, b.labels, factor) for b in test.batches(500)]
-        value = float(np.concatenate(scores).mean())
-        lines.append({"data": name, "split": "test", "metric": f"compactness_{factor}",
-                      "value": value, "n": len(test)})  # fmt: skip
-    return lines
 
 
 def draw_compactness(scores: dict[str, dict[str, float]]) -> Figure:

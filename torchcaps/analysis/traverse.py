@@ -1,14 +1,22 @@
 """What one unit of a capsule draws: perturb it and decode."""
 
+from pathlib import Path
+
 import numpy as np
 import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from torchcaps.data import load as load_data
 from torchcaps.errors import TorchcapsError
 from torchcaps.models import CapsuleModel
+from torchcaps.train.load import load
+from torchcaps.train.run import Run
 
-RANGE = tuple(i / 20 for i in range(-5, 6))
+RANGE = tuple(i / 20 for i in range(-4, 5))
+"""Added to squashed units: the range of the text."""
+WIDE = tuple(2.0 * i for i in range(-4, 5))
+"""Added to units without a bound: the range that the text had to go to."""
 
 
 @torch.no_grad()
@@ -39,6 +47,23 @@ def traverse(
     return drawn.unflatten(0, (len(units), len(values))).cpu().numpy()
 
 
+def traverse_run(
+    folder: Path, image: int = 0, units: int = 4, root: Path | None = None
+) -> tuple[np.ndarray, tuple[float, ...]]:
+    """The first units of a finished run's model on one of its test images, in its range."""
+    recipe = Run.open(folder).recipe()
+    model = load(folder)
+    root = root or (Path(recipe.data.root) if recipe.data.root else None)
+    test = load_data(recipe.data.name, root, seed=recipe.data.seed).test
+    if not 0 <= image < len(test):
+        raise TorchcapsError(f"There is no test image {image}: they are 0 to {len(test) - 1}.")
+    batch = test.batch(slice(image, image + 1))
+    squashed = model.eval()(batch.images).lengths is not None
+    values = RANGE if squashed else WIDE
+    label = int(batch.labels.reshape(-1)[0])
+    return traverse(model, batch.images[0], values=values, label=label)[:units], values
+
+
 @torch.no_grad()
 def reconstructions(
     model: CapsuleModel, images: Tensor, labels: Tensor | None = None
@@ -67,24 +92,29 @@ def tile(images: np.ndarray, gap: int = 1) -> np.ndarray:
 
 def draw_traversal(drawn: np.ndarray, values: tuple[float, ...] = RANGE) -> Figure:
     """A row a unit, a column a value."""
-    figure = Figure(
-        figsize=(0.55 * drawn.shape[1] + 0.8, 0.55 * drawn.shape[0] + 0.6), layout="constrained"
-    )
-    axes = figure.subplots()
-    axes.imshow(tile(drawn))
-    height, width = drawn.shape[3] + 1, drawn.shape[4] + 1
-    axes.set_xticks(
-        [width * (i + 0.5) for i in range(len(values))], [f"{v:+.2f}" for v in values], fontsize=7
-    )
-    axes.set_yticks(
-        [height * (i + 0.5) for i in range(len(drawn))],
-        [str(i) for i in range(len(drawn))],
-        fontsize=7,
-    )
-    axes.set(xlabel="added to the unit", ylabel="unit of the class capsule")
-    axes.tick_params(length=0)
-    for spine in axes.spines.values():
-        spine.set_visible(False)
+    return draw_traversals({"": (drawn, values)})
+
+
+def draw_traversals(blocks: dict[str, tuple[np.ndarray, tuple[float, ...]]]) -> Figure:
+    """A block a model; in it a row a unit, a column a value."""
+    first = next(iter(blocks.values()))[0]
+    width, height = 0.55 * first.shape[1] + 0.8, 0.55 * first.shape[0] + 0.6
+    figure = Figure(figsize=(width * len(blocks), height + 0.2), layout="constrained")
+    for axes, (name, (drawn, values)) in zip(
+        figure.subplots(1, len(blocks), squeeze=False)[0], blocks.items(), strict=True
+    ):
+        axes.imshow(tile(drawn))
+        high, wide = drawn.shape[3] + 1, drawn.shape[4] + 1
+        form = "{:+.2f}" if max(values) < 1 else "{:+.0f}"
+        places = [wide * (i + 0.5) for i in range(len(values))]
+        axes.set_xticks(places, [form.format(v) for v in values], fontsize=7)
+        rows = [high * (i + 0.5) for i in range(len(drawn))]
+        axes.set_yticks(rows, [str(i) for i in range(len(drawn))], fontsize=7)
+        axes.set(xlabel="added to the unit", ylabel="unit of the class capsule")
+        axes.set_title(name, fontsize=8)
+        axes.tick_params(length=0)
+        for spine in axes.spines.values():
+            spine.set_visible(False)
     return figure
 
 

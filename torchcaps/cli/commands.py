@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
-import torch
 import torch.distributed as dist
 import tyro
 from rich.console import Console
@@ -18,7 +17,8 @@ from rich.table import Table as RichTable
 from tyro.conf import Positional
 
 from torchcaps.cli.parse import UsageError, parse
-from torchcaps.cli.show import console, data, list_, print_json, report, table, tour, version
+from torchcaps.cli.show import console, data, list_, print_json, report, tour, traverse, version
+from torchcaps.cli.tables import table
 from torchcaps.errors import TorchcapsError, nearest
 from torchcaps.experiments import get_recipe, recipes
 from torchcaps.train.recipe import Recipe
@@ -122,30 +122,31 @@ def eval_(
 
 def measure(
     run: Positional[Path],
+    kinds: Positional[tuple[str, ...]] = ("compactness",),
     /,
     data_root: Path | None = None,
     record: bool = False,
     json: bool = False,
 ) -> None:
-    """Compactness of a finished run's class units, for six factors (robustness, Table 5).
+    """Numbers beyond accuracy: compactness, calibration, adversarial, outliers.
 
-    Example: torchcaps measure runs/robustness-table5-capsnet-s0 --record
+    Adversarial, calibration and outliers need pip install 'torchcaps[analysis]'.
+
+    Example: torchcaps measure runs/robustness-table5-capsnet-s0 compactness --record
 
     Args:
         run: Folder of a finished run.
+        kinds: Which of them.
         data_root: Folder of the data sets.
         record: Append the scores to results/<paper>.jsonl.
         json: Print JSON.
     """
-    from torchcaps.analysis.compactness import measure_compactness
-    from torchcaps.train.record import append_results, environment
+    from torchcaps.analysis.measure import measure as take
+    from torchcaps.analysis.measure import record_measured
 
-    found = measure_compactness(run, data_root)
+    found = take(run, list(kinds), data_root)
     if record:
-        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        line = {**Run(run).record(), **environment(device), "results": found}
-        said = append_results(line, Path("results"))
-        console.print(said)
+        console.print(record_measured(run, found, Path("results")))
     if json:
         return print_json(found)
     for r in found:
@@ -161,6 +162,7 @@ def reproduce(
     data_root: str = "",
     results: Path = Path("results"),
     dry: bool = False,
+    protocol: str = "ours",
 ) -> None:
     """Run what results/ lacks of a paper's tables, then print them beside the paper's values.
 
@@ -176,6 +178,7 @@ def reproduce(
         data_root: Folder of the data sets.
         results: Folder of the recorded results.
         dry: Only say what would be run.
+        protocol: `paper`: as the paper did it where ours differs, in rows marked so.
     """
     from rich.progress import (
         BarColumn,
@@ -189,10 +192,10 @@ def reproduce(
     from torchcaps.experiments.reproduce import missing
     from torchcaps.experiments.reproduce import reproduce as run_all
 
-    jobs = missing(paper, tables, seeds, results)
+    jobs = missing(paper, tables, seeds, results, protocol)
     if dry:
         for job in jobs:
-            console.print(f"torchcaps train {job.recipe} --seed {job.seed} --record")
+            console.print(" ".join(job.command), highlight=False)
         return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
                TimeElapsedColumn(), TimeRemainingColumn())  # fmt: skip
@@ -257,6 +260,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "table": table,
     "report": report,
     "tour": tour,
+    "traverse": traverse,
     "data": data,
     "version": version,
     "completion": completion,
@@ -298,7 +302,8 @@ def marked(recipe: Recipe, original: Recipe) -> Recipe:
     free = {"seed", "hardware", "checkpoint_seconds", "tensorboard", "record"}
     same = {name: getattr(recipe, name) for name in free}
     same["data"] = replace(original.data, root=recipe.data.root)
-    if recipe.paper and recipe.protocol == "ours" and replace(original, **same) != recipe:
+    named = recipe.protocol == original.protocol
+    if recipe.paper and named and replace(original, **same) != recipe:
         return replace(recipe, protocol="modified")
     return recipe
 
@@ -308,8 +313,9 @@ def _train(words: list[str]) -> int:
     if not words or words[0].startswith("-"):
         parse(train_help, words or ["--help"], "torchcaps train")
         return 0
-    chosen = get_recipe(words[0])
     known = [re.sub("^--data-root(?==|$)", "--data.root", w) for w in words[1:]]
+    printed = re.search(r"--protocol[= ]paper( |$)", " ".join(known))
+    chosen = get_recipe(words[0], "paper" if printed else "ours")
 
     def run(
         recipe: Annotated[Recipe, tyro.conf.arg(name="")] = chosen,

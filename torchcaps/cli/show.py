@@ -12,7 +12,7 @@ from tyro.conf import Positional
 from torchcaps import __version__
 from torchcaps.data.registry import entries
 from torchcaps.errors import TorchcapsError
-from torchcaps.experiments import cells, get_table, recipes, tables
+from torchcaps.experiments import recipes
 from torchcaps.models.registry import models
 
 console = Console()
@@ -44,65 +44,6 @@ def list_(
         console.print(table)
 
 
-def table(
-    paper: Positional[str],
-    name: Positional[str | None] = None,
-    /,
-    results: Path = Path("results"),
-    json: bool = False,
-) -> None:
-    """A paper's table: our mean ± std (runs), best, the paper's value, the difference.
-
-    Examples: torchcaps table robustness · torchcaps table robustness table1 --json
-
-    Args:
-        paper: Short name of the paper.
-        name: One of its tables; default: all.
-        results: Folder of the recorded results.
-        json: Print JSON.
-    """
-    chosen = [get_table(paper, name)] if name else tables(paper)
-    if json:
-        return print_json([cell for t in chosen for cell in cells(t, results)])
-    for t in chosen:
-        notes = "; ".join(f"{n}: {c.note}" for n, c in t.columns.items() if c.note)
-        wide = len(t.columns) > 2  # then the paper's value goes below ours
-        below = "below ours: the paper's" if wide else ""
-        caption = "; ".join(filter(None, (notes, below)))
-        shown = RichTable(title=f"{t.paper} {t.name}: {t.title}", caption=caption or None)
-        shown.add_column("row", no_wrap=True)
-        for column in t.columns:
-            shown.add_column(column)
-            if not wide:
-                shown.add_column("paper")
-                shown.add_column("diff")
-        rows: dict[tuple[str, str], list[str]] = {}
-        for c in cells(t, results):
-            digits = t.columns[c["column"]].digits
-            line = rows.setdefault((c["row"], c["protocol"]), [])
-            printed = "" if c["paper_value"] is None else f"{c['paper_value']}"
-            if wide:
-                ours = "–" if not c["n"] else f"{c['mean']:.{digits}f} ({c['n']})"
-                line.append(f"{ours}\n[dim]{printed}[/dim]" if printed else ours)
-            else:
-                line += [_cell(c, digits), printed, _difference(c, digits)]
-        for (row, protocol), line in rows.items():
-            shown.add_row(row if protocol == "ours" else f"{row} [{protocol}]", *line)
-        console.print(shown)
-
-
-def _cell(c: dict[str, Any], n: int) -> str:
-    if not c["n"]:
-        return "–"
-    spread = f" ± {c['std']:.{n}f}" if c["std"] is not None else ""
-    return f"{c['mean']:.{n}f}{spread} ({c['n']}), best {c['best']:.{n}f}"
-
-
-def _difference(c: dict[str, Any], n: int) -> str:
-    known = c["n"] and c["paper_value"] is not None
-    return f"{c['mean'] - c['paper_value']:+.{n}f}" if known else ""
-
-
 def report(runs: Positional[tuple[Path, ...]], /, out: Path | None = None) -> None:
     """One HTML file about one run or several side by side, with every figure in it.
 
@@ -113,6 +54,37 @@ def report(runs: Positional[tuple[Path, ...]], /, out: Path | None = None) -> No
     if not runs:
         raise TorchcapsError("Name at least one run: torchcaps report runs/demo/capsnet.")
     console.print(f"wrote {write_report(list(runs), out)}")
+
+
+def traverse(
+    runs: Positional[tuple[Path, ...]],
+    /,
+    image: int = 0,
+    units: int = 4,
+    out: Path = Path("traverse.png"),
+    data_root: Path | None = None,
+) -> None:
+    """Draw what single units of the class capsule do: perturb one, decode (robustness, Figure 4).
+
+    Squashed units move by 0.05 within 0.2, others by 2 within 8, as in the paper.
+
+    Example: torchcaps traverse runs/robustness-table5-capsnet-s0 --out figure4.png
+
+    Args:
+        runs: Finished runs of models with a decoder, drawn side by side.
+        image: Number of the test image.
+        units: How many units, the first ones.
+        out: The figure.
+        data_root: Folder of the data sets.
+    """
+    from torchcaps.analysis.traverse import draw_traversals, traverse_run
+
+    if not runs:
+        raise TorchcapsError("Name at least one run: torchcaps traverse runs/demo/capsnet.")
+    drawn = {folder.name: traverse_run(folder, image, units, data_root) for folder in runs}
+    out.parent.mkdir(parents=True, exist_ok=True)
+    draw_traversals(drawn).savefig(out, dpi=150)
+    console.print(f"wrote {out}")
 
 
 def tour(

@@ -31,18 +31,6 @@ def default_root() -> Path:
     return Path(platformdirs.user_cache_dir("torchcaps")) / "data"
 
 
-def require(package: str, extra: str):
-    """Import an optional package, or say which extra brings it."""
-    from importlib import import_module
-
-    try:
-        return import_module(package)
-    except ImportError:
-        raise TorchcapsError(
-            f"This needs the package {package!r}: pip install 'torchcaps[{extra}]'."
-        ) from None
-
-
 def sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 

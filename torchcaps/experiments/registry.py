@@ -7,6 +7,8 @@ from torchcaps.errors import TorchcapsError, nearest
 from torchcaps.train.recipe import Recipe
 
 _RECIPES: dict[str, Callable[[], Recipe]] = {}
+_AS_PRINTED: dict[str, Callable[[Recipe], Recipe]] = {}
+"""How a recipe changes under `--protocol paper`."""
 
 
 def recipe(name: str) -> Callable[[Callable[[], Recipe]], Callable[[], Recipe]]:
@@ -23,7 +25,21 @@ def recipes() -> dict[str, Callable[[], Recipe]]:
     return dict(sorted(_RECIPES.items()))
 
 
-def get_recipe(name: str) -> Recipe:
+def as_printed(name: str, change: Callable[[Recipe], Recipe]) -> None:
+    """Register what the paper did where ours does something else."""
+    _AS_PRINTED[name] = change
+
+
+def has_protocol(name: str, protocol: str) -> bool:
+    return protocol == "ours" or (protocol == "paper" and name in _AS_PRINTED)
+
+
+def get_recipe(name: str, protocol: str = "ours") -> Recipe:
     if name not in _RECIPES:
         raise TorchcapsError(f"There is no recipe {name!r}. {nearest(name, list(_RECIPES))}")
-    return replace(_RECIPES[name](), name=name)
+    found = replace(_RECIPES[name](), name=name)
+    if protocol == "ours":
+        return found
+    if not has_protocol(name, protocol):
+        raise TorchcapsError(f"{name} has no protocol {protocol!r} of its own.")
+    return replace(_AS_PRINTED[name](found), protocol="paper")

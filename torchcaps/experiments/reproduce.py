@@ -12,8 +12,9 @@ from pathlib import Path
 from joblib import Parallel, delayed
 from rich.console import Console
 
+from torchcaps.analysis.measure import METRICS, measure, record_measured
 from torchcaps.errors import TorchcapsError
-from torchcaps.experiments.registry import get_recipe, recipes
+from torchcaps.experiments.registry import get_recipe, has_protocol, recipes
 from torchcaps.experiments.tables import get_table, read_results, tables
 from torchcaps.train.loop import Interrupted, resume, start
 from torchcaps.train.record import append_results
@@ -24,10 +25,19 @@ from torchcaps.train.run import Run
 class Job:
     recipe: str
     seed: int
+    protocol: str = "ours"
+    measures: tuple[str, ...] = ()
+    """What the table shows beyond accuracy, taken when the run is done."""
 
     @property
     def folder(self) -> Path:
-        return Path("runs") / f"{self.recipe.replace('/', '-')}-s{self.seed}"
+        marked = "" if self.protocol == "ours" else f"-{self.protocol}"
+        return Path("runs") / f"{self.recipe.replace('/', '-')}{marked}-s{self.seed}"
+
+    @property
+    def command(self) -> list[str]:
+        marked = [] if self.protocol == "ours" else ["--protocol", self.protocol]
+        return ["torchcaps", "train", self.recipe, "--seed", str(self.seed), *marked, "--record"]
 
 
 @dataclass(frozen=True)
@@ -36,15 +46,30 @@ class Done:
     error: str = ""
 
 
-def missing(paper: str, names: tuple[str, ...], seeds: int, results: Path) -> list[Job]:
+def missing(
+    paper: str, names: tuple[str, ...], seeds: int, results: Path, protocol: str = "ours"
+) -> list[Job]:
     """Rows with a recipe and no recorded run; every row gets one before any gets two."""
     chosen = [get_table(paper, name) for name in names] if names else tables(paper)
-    wanted = {table.name for table in chosen}
-    recorded = {(r["recipe"], r["seed"]) for r in read_results(paper, results)}
-    rows = [n for n in recipes() if (r := get_recipe(n)).paper == paper and r.table in wanted]
+    measures: dict[tuple[str, str], dict[str, None]] = {}  # of each row that a run can fill
+    for table in chosen:
+        kinds = {METRICS[c.metric]: None for c in table.columns.values() if c.metric in METRICS}
+        for source in (table.name, *table.sources):
+            for row in table.rows:
+                measures[source, row] = measures.get((source, row), {}) | kinds
+    recorded = {(r["recipe"], r["seed"], r["protocol"]) for r in read_results(paper, results)}
+    known = {n: get_recipe(n) for n in recipes()}
+    rows = {n: r for n, r in known.items() if r.paper == paper and (r.table, r.row) in measures}
+    if protocol != "ours":
+        rows = {n: get_recipe(n, protocol) for n in rows if has_protocol(n, protocol)}
     if not rows:
         raise TorchcapsError(f"{paper} {' '.join(names)}: no recipe fills it.")
-    return [Job(n, s) for s in range(seeds) for n in rows if (n, s) not in recorded]
+    jobs = [
+        Job(n, s, protocol, tuple(measures[r.table, r.row]))
+        for s in range(seeds)
+        for n, r in rows.items()
+    ]
+    return [job for job in jobs if (job.recipe, job.seed, protocol) not in recorded]
 
 
 def run_job(job: Job, data_root: str, results: Path) -> Done:
@@ -53,16 +78,20 @@ def run_job(job: Job, data_root: str, results: Path) -> Done:
     words = sys.argv
     try:
         # The record says the command that gives this one run again.
-        sys.argv = ["torchcaps", "train", job.recipe, "--seed", str(job.seed), "--record"]
+        sys.argv = job.command
         with job.folder.with_suffix(".log").open("a") as log:
             console = Console(file=log)
             if (job.folder / "recipe.json").exists():
                 run = resume(job.folder, console)
             else:
-                recipe = get_recipe(job.recipe)
+                recipe = get_recipe(job.recipe, job.protocol)
                 data = replace(recipe.data, root=data_root or recipe.data.root)
                 run = start(replace(recipe, seed=job.seed, data=data), job.folder, console)
         append_results(Run(run.folder).record(), results)
+        if job.measures:
+            sys.argv = ["torchcaps", "measure", str(run.folder), *job.measures, "--record"]
+            found = measure(run.folder, list(job.measures), Path(data_root) if data_root else None)
+            record_measured(run.folder, found, results)
     except (TorchcapsError, Interrupted, RuntimeError, OSError) as error:
         return Done(job, str(error).strip().split("\n")[0] or type(error).__name__)
     finally:

@@ -19,6 +19,8 @@ class Column:
     note: str = ""
     digits: int = 2
     """Shown after the point."""
+    lower: bool = False
+    """Whether less is better."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,8 @@ class Table:
     columns: dict[str, Column]
     rows: dict[str, dict[str, float]]
     """Row -> column -> the paper's value, in the paper's order."""
+    sources: tuple[str, ...] = ()
+    """Other tables of the paper whose recorded runs count here too, in rows of the same name."""
 
 
 _TABLES: dict[tuple[str, str], Table] = {}
@@ -76,16 +80,19 @@ def cells(table: Table, folder: Path = Path("results")) -> list[dict[str, Any]]:
 
     mean, std and best are over seeds, in the paper's unit.
     """
-    lines = [r for r in read_results(table.paper, folder) if r["table"] == table.name]
+    counted = (table.name, *table.sources)
+    lines = [r for r in read_results(table.paper, folder) if r["table"] in counted]
     found = []
     for row, printed in table.rows.items():
+        tested = [r for r in lines if r["row"] == row and r["split"] == "test"]
+        columns = {
+            name: [r for r in tested if r["metric"] == c.metric and r["data"] in c.data]
+            for name, c in table.columns.items()
+        }
+        protocols = {r["protocol"] for chosen in columns.values() for r in chosen} or {"ours"}
         for name, column in table.columns.items():
-            chosen = [
-                r for r in lines
-                if r["row"] == row and r["split"] == "test" and r["metric"] == column.metric
-                and r["data"] in column.data
-            ]  # fmt: skip
-            for protocol in sorted({r["protocol"] for r in chosen}) or ["ours"]:
+            chosen = columns[name]
+            for protocol in sorted(protocols):
                 by_seed = {
                     r["seed"]: column.scale * r["value"]
                     for r in chosen
@@ -97,7 +104,8 @@ def cells(table: Table, folder: Path = Path("results")) -> list[dict[str, Any]]:
                     "protocol": protocol,
                     "mean": statistics.fmean(values) if values else None,
                     "std": statistics.stdev(values) if len(values) > 1 else None,
-                    "n": len(values), "best": max(values, default=None),
+                    "n": len(values),
+                    "best": (min if column.lower else max)(values, default=None),
                     "paper_value": printed.get(name),
                 })  # fmt: skip
     return found

@@ -23,19 +23,18 @@ from torchcaps.models.registry import register
 @dataclass(frozen=True)
 class ViewCapsNetConfig(ModelConfig):
     family: ClassVar[str] = "view-capsnet"
-    channels: tuple[int, ...] = (64, 64, 128, 128, 256, 256, 240)
-    strides: tuple[int, ...] = (1, 1, 2, 1, 2, 1, 1)
+    channels: tuple[int, ...] = (32, 64, 128, 128, 256, 256, 240)
+    strides: tuple[int, ...] = (1, 2, 1, 1, 2, 1, 1)
     dim: int = 16
     """Of the capsules that the last channels are taken for, and of the class capsules."""
     num_iters: int = 3
     """Of routing, the uniform pass counted; 1: no routing."""
     dropout: float = 0.1
     """Of the pooled features."""
-    rotations: tuple[float, ...] = (-20.0, 20.0)
+    rotations: tuple[float, ...] = (-24.0, -12.0, 12.0, 24.0)
     """Degrees of further views of the image."""
     scales: tuple[float, ...] = ()
     shears: tuple[float, ...] = ()
-    norm: bool = False
 
 
 class ViewCapsNet(CapsuleModel):
@@ -49,7 +48,6 @@ class ViewCapsNet(CapsuleModel):
         self.views = Views(c.rotations, c.scales, c.shears)
         self.stem = NormStack(c.in_channels, c.channels, c.strides)
         self.dropout = nn.Dropout(c.dropout)
-        self.norm = nn.LayerNorm(c.dim) if c.norm else nn.Identity()
         self.classes = DenseCaps(
             self.views.num_views * types, c.dim, c.num_classes, c.dim,
             shared=types, routing="inverted", num_iters=c.num_iters,
@@ -67,7 +65,7 @@ class ViewCapsNet(CapsuleModel):
     ) -> Output:
         features = self.stem(self.views(images))
         pooled = self.dropout(max_pool(features))
-        poses = self.norm(pooled.reshape(len(images), -1, self.dim))
+        poses = pooled.reshape(len(images), -1, self.dim)
         capsules, _, shares = self.classes(poses, coupling=coupling)
         return Output(
             logits=self.head(capsules).squeeze(-1),

@@ -51,9 +51,12 @@ class Training:
         self.losses = torch.zeros(parts.loader.steps_per_epoch, device=parts.fabric.device)
         self.interrupted = False
         self.compute = self._loss
-        if recipe.hardware.compile != "none":
-            mode = "reduce-overhead" if recipe.hardware.compile == "graphs" else None
-            self.compute = torch.compile(self._loss, mode=mode)
+        mode = recipe.hardware.compile
+        if mode == "auto":
+            mode = "graphs" if parts.fabric.device.type == "cuda" else "none"
+        if mode != "none":
+            graphs = "reduce-overhead" if mode == "graphs" else None
+            self.compute = torch.compile(self._loss, mode=graphs)
         # on a GPU a look at the loss waits for the device, so it is looked at now and then
         self.check_every = 1 if parts.fabric.device.type == "cpu" else 50
 
@@ -176,7 +179,8 @@ class Training:
         parts.model.eval()
         averaged = self.average.swapped(parts.model) if self.average else nullcontext()
         with averaged, parts.fabric.autocast():
-            numbers = objective.evaluate(parts.model, parts.data.val, self.recipe.loss)
+            watched = parts.data.val if self.recipe.stop_on == "val" else parts.data.test
+            numbers = objective.evaluate(parts.model, watched, self.recipe.loss)
             value = numbers[objective.metric]
             if objective.better(value, state.best_value) or self.recipe.choose == "last":
                 self.best = checkpoint.model_tensors(parts.model, cpu=False)
@@ -185,10 +189,10 @@ class Training:
         loss = float(parts.fabric.all_reduce(self.losses.mean()))  # pyright: ignore
         rate = parts.optimiser.param_groups[0]["lr"]
         line = {"epoch": epoch, "step": state.step, "lr": rate, "train_loss": loss}
-        line |= {f"val_{name}": number for name, number in numbers.items()}
+        line |= {f"{self.recipe.stop_on}_{name}": number for name, number in numbers.items()}
         if self.chief:
             self.run.log(line, tensorboard=self.recipe.tensorboard)
-        shown = {"loss": loss, f"val {objective.metric}": value}
+        shown = {"loss": loss, f"{self.recipe.stop_on} {objective.metric}": value}
         progress.epoch(epoch, self.recipe.epochs, shown, speed)
 
     def _any(self, mine: bool) -> bool:

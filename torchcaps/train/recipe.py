@@ -69,8 +69,8 @@ class HardwareSpec:
     num_nodes: int = 1
     strategy: Literal["auto", "ddp", "fsdp"] = "auto"
     precision: Literal["fp32", "tf32", "bf16"] = "fp32"
-    compile: Literal["none", "default", "graphs"] = "none"
-    """torch.compile of forward and loss; `graphs` adds CUDA graphs."""
+    compile: Literal["none", "default", "graphs", "auto"] = "none"
+    """torch.compile of forward and loss; `graphs` adds CUDA graphs; `auto`: that on a GPU."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +97,8 @@ class Recipe:
     hardware: HardwareSpec = field(default_factory=HardwareSpec)
     target_accuracy: float = 0.0
     """Stop after the epoch whose validation accuracy reaches this; 0: train to the end."""
+    stop_on: Literal["val", "test"] = "val"
+    """The split that stops a run and chooses its epoch; `test` only to repeat a paper that did."""
     choose: Literal["best", "last"] = "best"
     """Which epoch's weights are tested: the best on validation, or the last."""
     evaluate: tuple[str, ...] = ()

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torchcaps.data.source import require
-from torchcaps.errors import TorchcapsError
+from torchcaps.errors import TorchcapsError, require
 from torchcaps.train import recipe as recipes
 from torchcaps.train.checkpoint import write_atomic
 from torchcaps.train.recipe import Recipe

@@ -103,6 +103,10 @@ def set_up(recipe: Recipe) -> tuple[Recipe, Parts]:
     for name in ("epochs", "batch_size"):
         if getattr(recipe, name) < 1:
             raise TorchcapsError(f"{name}={getattr(recipe, name)}: it must be at least 1.")
+    if recipe.stop_on == "test" and recipe.protocol == "ours":
+        raise TorchcapsError(
+            "stop_on=test chooses on the test split: name it, --protocol paper, so that tables can."
+        )
     if not 1 <= recipe.optimiser.accumulate <= recipe.batch_size:
         raise TorchcapsError("optimiser.accumulate must lie between 1 and the batch size.")
     fabric = make_fabric(recipe)

@@ -1,0 +1,48 @@
+"""Images of another kind: by what the decoder cannot draw, and by low confidence."""
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from torchcaps.analysis.calibration import probabilities
+from torchcaps.data import Split
+from torchcaps.errors import TorchcapsError, require
+from torchcaps.models import CapsuleModel
+
+Score = Literal["reconstruction", "confidence"]
+
+
+def drawing_error(model: CapsuleModel, images: Tensor) -> Tensor:
+    """Squared pixel error of what the likeliest class draws. images [B,C,H,W] -> [B]"""
+    drawn = model(images).reconstruction
+    if drawn is None:
+        raise TorchcapsError(f"{type(model).__name__} with this configuration has no decoder.")
+    return (drawn.float() - images).square().flatten(1).sum(1)
+
+
+@torch.no_grad()
+def strangeness(
+    model: CapsuleModel, split: Split, score: Score = "reconstruction", batch_size: int = 500
+) -> Tensor:
+    """How little each image looks like the training data. -> [N]"""
+    model.eval()
+    if score == "reconstruction":
+        return torch.cat([drawing_error(model, b.images) for b in split.batches(batch_size)])
+    found = [
+        1 - probabilities(model(b.images, reconstruct=False)).amax(-1)
+        for b in split.batches(batch_size)
+    ]
+    return torch.cat(found)
+
+
+def outlier_auroc(
+    model: CapsuleModel, inside: Split, outside: Split, score: Score = "reconstruction"
+) -> float:
+    """Chance that an outside image is stranger than an inside one: 0.5 is a coin, 1 is perfect."""
+    functional = require("torchmetrics.functional.classification", "analysis")
+    values = torch.cat([strangeness(model, inside, score), strangeness(model, outside, score)])
+    is_outside = torch.arange(len(values), device=values.device) >= len(inside)
+    # Only the order counts; torchmetrics would put unbounded scores through a sigmoid.
+    ranks = values.argsort().argsort().double() / len(values)
+    return float(functional.binary_auroc(ranks, is_outside.long()))
