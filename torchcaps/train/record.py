@@ -17,11 +17,14 @@ _PACKAGES = ("torch", "lightning-fabric", "numpy", "safetensors")
 
 
 def commit() -> str:
-    """Of the working tree, with `-dirty` if it differs; else what the file COMMIT says.
+    """What the file COMMIT says; else of the working tree, with `-dirty` if it differs.
 
-    The file is for copies of the tree that travel without their history.
+    The file is for copies of the tree, whose history may be missing or older than its files.
     """
     root = Path(__file__).resolve().parents[2]
+    note = root / "COMMIT"
+    if note.exists():
+        return note.read_text().strip()
 
     def git(*words: str) -> str:
         return subprocess.run(
@@ -34,8 +37,7 @@ def commit() -> str:
             return git("rev-parse", "HEAD") + ("-dirty" if changed else "")
     except (OSError, subprocess.SubprocessError):
         pass
-    note = root / "COMMIT"
-    return note.read_text().strip() if note.exists() else "unknown"
+    return "unknown"
 
 
 def device_name(device: torch.device) -> str:
