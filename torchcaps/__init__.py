@@ -37,15 +37,18 @@ number; rooms of one number do not import each other.
     step          one fused step, or a reference a few rows at a time
     window        windows on a grid, votes, coordinates
     dynamic, uniform, inverted, em, self_routing, vb
+    fixed_point   passes until nothing changes, and the gradient of that
 3 layers          parameters and windows; call routing
     routed        the parameters of any routing
     dense, conv   all children; a window; a position
-    stem, views, primary, decoder
+    stem, backbone, views, primary, decoder
 4 models          images in, every intermediate by name out
     base          ModelConfig, Output, saving and loading
     registry      models by name
     capsnet       CapsNet and its five switches
     convnet       the ConvNets beside it
+    cnn           the CNNs beside inverted attention
+    inverted      inverted attention, all layers at once
     em            matrix capsules with EM routing
     views         capsules that see an image from several poses
 5 train           one loop for all papers
@@ -78,6 +81,8 @@ number; rooms of one number do not import each other.
     reproduce     the runs that a paper's tables still lack
     robustness    Capsule Network is Not More Robust than Convolutional Network
         setting, best, table1, table2, table3, table4, table5
+    inverted      Capsules with Inverted Dot-Product Attention Routing
+        setting, table1, figure4, figure5
 8 explorer        what one looks at in a browser
     page, report
 9 cli             the command line

@@ -17,7 +17,7 @@ def check(hint: Any, value: Any, where: str) -> Any:
             raise TorchcapsError(f"{where}: {value!r} is none of {choices}.")
         return value
     if origin in (Union, types.UnionType):
-        good = any(isinstance(value, kind) for kind in inner)
+        good = any(_fits(kind, value, where) for kind in inner)
     elif hint is float:
         good = isinstance(value, int | float) and not isinstance(value, bool)
     else:
@@ -28,3 +28,11 @@ def check(hint: Any, value: Any, where: str) -> Any:
             f"{where}: {value!r} is not of type {getattr(hint, '__name__', hint)}."
         )
     return float(value) if hint is float else value
+
+
+def _fits(hint: Any, value: Any, where: str) -> bool:
+    try:
+        check(hint, value, where)
+    except TorchcapsError:
+        return False
+    return True

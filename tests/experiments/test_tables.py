@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.data import files
 from torchcaps.data import registry
 from torchcaps.errors import TorchcapsError
 from torchcaps.experiments import cells, get_recipe, get_table, recipes, tables
@@ -64,10 +65,16 @@ def test_every_row_with_a_recipe_is_in_its_table():
 
 @pytest.fixture
 def few_digits(monkeypatch, digits):
-    """The embedded digits, some of them, for whatever is drawn on them."""
-    few = replace(digits, train=digits.train[::10], val=digits.val[::5], test=digits.test[::5])
-    small = replace(registry.entry("digits"), load=lambda root, *, seed: few)
-    monkeypatch.setitem(registry._ENTRIES, "digits", small)
+    """The embedded digits, some of them, for whatever is drawn on them; fewer on demand."""
+
+    def take(every: int) -> None:
+        parts = {"train": digits.train[:: 2 * every], "val": digits.val[::every]}
+        few = replace(digits, **parts, test=digits.test[::every])
+        small = replace(registry.entry("digits"), load=lambda root, *, seed: few)
+        monkeypatch.setitem(registry._ENTRIES, "digits", small)
+
+    take(5)
+    return take
 
 
 @pytest.mark.parametrize("name", list(recipes()))
@@ -78,12 +85,20 @@ def test_every_recipe_runs(name, tmp_path, few_digits):
         "capsnet": {"channels": 4, "num_types": 2, "hidden": (8,)},
         "convnet-r": {"channels": 8, "hidden": (8,)},
         "em-capsnet": {"channels": 4, "num_types": (2, 2, 2), "num_iters": 2},
+        "view-capsnet": {"channels": (4,) * 7, "dim": 2},
+        "inverted": {"channels": 4, "num_types": 2, "pose_dim": 4},
+        "cnn": {"channels": 4, "hidden": 8},
     }
     if recipe.model.family in ("convnet", "convnet-modern"):
         small[recipe.model.family] = {"channels": tuple(4 for _ in recipe.model.channels)}
     model = replace(recipe.model, **small.get(recipe.model.family, {}))
     name = re.sub(r"(fashion-)?mnist$|:mnist.*$", ":digits", recipe.data.name).strip(":")
-    if name.startswith("multimnist"):
+    if name.startswith("cifar"):
+        name = "translated:digits,size=32"
+    if "resnet" in getattr(recipe.model, "backbone", ""):  # its width cannot be replaced
+        name = "translated:digits,size=28"
+        few_digits(25)
+    if "multimnist" in name:
         name += ",copies=1"
     digits = DataSpec(name, recipe.data.augment)
     others = tuple(
@@ -103,3 +118,20 @@ def test_every_recipe_runs(name, tmp_path, few_digits):
     assert {x["data"] for x in lines} == {digits.name, *others}
     for key in ("commit", "date", "device", "command", "versions", "seconds", "seed", "recipe"):
         assert key in lines[0]
+
+
+def test_cifar_100_recipes_run_on_files_of_its_format(tmp_path):
+    for part, count in (("train", 300), ("test", 100)):
+        files.cifar_python(tmp_path / "cifar-100-python" / part, b"fine_labels", count)
+    recipe = get_recipe("inverted/fast-100")
+    assert recipe.data.name == "cifar100" and recipe.model.num_classes == 100
+    tried = replace(
+        recipe, epochs=1, batch_size=90, data=replace(recipe.data, root=str(tmp_path)),
+        model=replace(recipe.model, backbone="simple", channels=4, num_types=2, pose_dim=4),
+        hardware=HardwareSpec(),
+    )  # fmt: skip
+    record = start(tried, tmp_path / "run").record()
+    assert {r["metric"] for r in record["results"]} == {"accuracy", "loss"}
+    paper = get_recipe("inverted/fast-100", "paper")
+    assert (paper.epochs, paper.batch_size, paper.loss.smoothing) == (350, 128, 0)
+    assert paper.optimiser.lr == 0.1 and paper.stop_on == "val"

@@ -64,3 +64,10 @@ def test_spread_loss_against_the_formula():
     loss = spread_loss(scores, torch.tensor([0, 0]))
     assert float(loss) == pytest.approx((first + second) / 2)
     assert float(spread_loss(torch.tensor([[0.95, 0.0]]), torch.tensor([0]))) == 0
+
+
+def test_smoothing_gives_every_class_a_share():
+    logits, labels = torch.randn(5, 4), torch.tensor([0, 1, 2, 3, 1])
+    target = 0.9 * torch.nn.functional.one_hot(labels, 4) + 0.1 / 4
+    wanted = -(target * logits.log_softmax(-1)).sum(-1).mean()
+    torch.testing.assert_close(cross_entropy(logits, labels, 0.1), wanted)

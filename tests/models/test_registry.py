@@ -19,13 +19,15 @@ def small(name):
         "convnet-r": {"channels": 8, "hidden": (16,)},
         "convnet-modern": {"channels": (4,) * 7, "dropout": 0.0},
         "em-capsnet": {"channels": 4, "num_types": (2, 3, 2), "num_iters": 2},
+        "inverted": {"channels": 4, "num_types": 2, "pose_dim": 4},
+        "cnn": {"channels": 4, "hidden": 8},
         "view-capsnet": {"channels": (4,) * 7, "dim": 2, "dropout": 0.0},
     }
     extra = dict(overrides[family])
     if family == "convnet":
         config = model_config(name)
         extra = {"channels": tuple(8 for _ in config.channels), "kernel_size": 5}
-    return torchcaps.create_model(name, image_size=24, num_classes=7, **extra)
+    return torchcaps.create_model(name, in_channels=1, image_size=24, num_classes=7, **extra)
 
 
 @pytest.mark.parametrize("name", torchcaps.list_models())

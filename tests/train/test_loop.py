@@ -123,7 +123,7 @@ def test_overlapping_digits_train_with_a_drawing_each(tmp_path, tiny_recipe):
         tiny_recipe, epochs=1, batch_size=1000, data=DataSpec("multimnist:digits,copies=1")
     )
     record = start(recipe, tmp_path / "run").record()
-    assert {r["metric"] for r in record["results"]} == {"accuracy", "loss"}
+    assert {r["metric"] for r in record["results"]} == {"accuracy", "exact_match", "loss"}
 
 
 def test_unlabelled_images_can_be_drawn_but_not_classified(tmp_path, tiny_recipe):
@@ -273,3 +273,36 @@ def test_choosing_on_the_test_split_must_be_named(tiny_recipe, tmp_path):
     assert "test_accuracy" in lines and "val_accuracy" not in lines
     record = run.record()
     assert record["epochs_trained"] == 1 and record["recipe"]["protocol"] == "paper"
+
+
+def test_exact_match_wants_every_label_and_no_other(digits):
+    from torchcaps.models import Output
+    from torchcaps.train.objectives import evaluate_classes, exact
+
+    labels = torch.tensor([[1, 2], [1, -1], [1, 2], [0, -1]])
+    lengths = torch.tensor([[0.1, 0.9, 0.9], [0.1, 0.9, 0.2], [0.1, 0.9, 0.4], [0.9, 0.8, 0.1]])
+    assert exact(Output(lengths, lengths), labels).tolist() == [True, True, False, False]
+    logits = torch.logit(lengths)
+    assert exact(Output(logits), labels).tolist() == [True, True, False, False]
+
+    class Fixed(torch.nn.Module):
+        def forward(self, images, reconstruct=True):
+            return Output(lengths, lengths)
+
+    split = torchcaps.data.Split(torch.zeros(4, 1, 2, 2, dtype=torch.uint8), labels)
+    found = evaluate_classes(Fixed(), split, LossSpec("margin"))
+    assert found["exact_match"] == 0.5 and found["accuracy"] == 1.0
+
+
+def test_a_run_with_two_groups_of_parameters_resumes_to_the_same_bits(tiny_recipe, tmp_path):
+    spec = OptimiserSpec("sgd", 0.05, 5e-4, nesterov=True, decay_all=False)
+    recipe = replace(tiny_recipe, optimiser=spec)
+    whole = start(recipe, tmp_path / "whole")
+    training = Training(recipe)
+    training.run = Run.create(training.recipe, tmp_path / "cut", {})
+    for _ in range(5):
+        training.step()
+    training.save()
+    resumed = resume(tmp_path / "cut")
+    one, other = (load_file(r.model / "model.safetensors") for r in (whole, resumed))
+    assert all(torch.equal(one[name], other[name]) for name in one)

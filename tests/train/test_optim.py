@@ -52,3 +52,15 @@ def test_average_follows_its_formula_and_swaps_back():
     with average.swapped(model):
         assert math.isclose(float(model.weight.detach()), expected, rel_tol=1e-6)
     assert float(model.weight.detach()) == 5.0
+
+
+def test_biases_and_gains_can_be_left_undecayed():
+    model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.LayerNorm(2))
+    spec = OptimiserSpec("sgd", 0.1, 0.5, momentum=0.0, decay_all=False)
+    optimiser = make_optimiser(model, spec)
+    before = [p.detach().clone() for p in model.parameters()]
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimiser.step()
+    for old, new in zip(before, model.parameters(), strict=True):
+        torch.testing.assert_close(new.detach(), old * (0.95 if old.ndim > 1 else 1))

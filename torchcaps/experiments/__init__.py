@@ -1,7 +1,16 @@
 """Recipes by name, and the papers' tables."""
 
-from torchcaps.experiments import demo, robustness
+from torchcaps.experiments import demo, inverted, robustness
 from torchcaps.experiments.registry import get_recipe, recipes
 from torchcaps.experiments.tables import cells, get_table, tables
 
-__all__ = ["cells", "demo", "get_recipe", "get_table", "recipes", "robustness", "tables"]
+__all__ = [
+    "cells",
+    "demo",
+    "get_recipe",
+    "get_table",
+    "inverted",
+    "recipes",
+    "robustness",
+    "tables",
+]

@@ -1,5 +1,6 @@
 """Layers: parameters and windows; the arithmetic of routing is in `routing`."""
 
+from torchcaps.layers.backbone import Normalise, ResNetStack, make_backbone
 from torchcaps.layers.conv import ConvCaps, PointwiseCaps
 from torchcaps.layers.decoder import MLPDecoder
 from torchcaps.layers.dense import DenseCaps
@@ -15,8 +16,11 @@ __all__ = [
     "DenseCaps",
     "MLPDecoder",
     "NormStack",
+    "Normalise",
     "PointwiseCaps",
     "PrimaryCaps",
+    "ResNetStack",
     "Routing",
     "Views",
+    "make_backbone",
 ]

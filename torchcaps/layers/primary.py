@@ -22,10 +22,11 @@ class PrimaryCaps(nn.Module):
         kernel_size: int,
         stride: int,
         squash: bool = True,
+        bias: bool = True,
     ):
         super().__init__()
         self.num_types, self.out_dim, self.squash = num_types, out_dim, squash
-        self.conv = nn.Conv2d(in_channels, num_types * out_dim, kernel_size, stride)
+        self.conv = nn.Conv2d(in_channels, num_types * out_dim, kernel_size, stride, bias=bias)
 
     def forward(self, features: Tensor) -> Tensor:
         maps = self.conv(features).unflatten(1, (self.num_types, self.out_dim))

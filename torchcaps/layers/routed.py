@@ -14,6 +14,7 @@ from torchcaps.routing import (
     add_coordinates,
     dynamic_routing,
     em_routing,
+    inverted_attention_step,
     inverted_routing,
     self_routing,
     uniform_routing,
@@ -118,6 +119,25 @@ class RoutedCaps(nn.Module):
             # Own transforms point anywhere, so their votes cancel; with shared ones they add up,
             # and at the same scale every parent would start saturated and never learn.
             nn.init.normal_(self.weight, std=0.1 * (num / in_caps) ** 0.5)
+
+    def attend(
+        self,
+        poses: Tensor,
+        parents: Tensor | None,
+        window: Window | None = None,
+        coupling: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        """One pass of inverted attention from the parents of the pass before; None: the first.
+
+        Shapes as in `route`, parents as it returns them. For layers that iterate together.
+        """
+        if self.routing != "inverted":
+            raise TorchcapsError(f"{self.routing} routing has no passes that layers can share.")
+        parents, shares = inverted_attention_step(
+            poses, self.weight, parents,
+            scale=self.scale, window=window, coupling=coupling, impl=self.impl,
+        )  # fmt: skip
+        return parents if self.norm is None else self.norm(parents), shares
 
     def route(
         self, poses: Tensor, activations: Tensor | None, window: Window | None, coupling: bool

@@ -37,10 +37,14 @@ def spread_loss(scores: Tensor, labels: Tensor, margin: float = 0.9) -> Tensor:
     return short.masked_fill(present, 0).sum(1).mean()
 
 
-def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """Softmax cross entropy; with several labels an image, each gets the same share."""
+def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
+    """Softmax cross entropy; with several labels an image, each gets the same share.
+
+    smoothing: the share of the target that goes to all classes alike.
+    """
     target = multi_hot(labels, logits.shape[1])
-    return F.cross_entropy(logits, target / target.sum(1, keepdim=True).clamp(min=1))
+    target = target / target.sum(1, keepdim=True).clamp(min=1)
+    return F.cross_entropy(logits, target, label_smoothing=smoothing)
 
 
 def binary_cross_entropy(scores: Tensor, labels: Tensor, *, probabilities: bool) -> Tensor:

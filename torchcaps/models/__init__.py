@@ -1,6 +1,6 @@
 """Models: images [B,C,H,W] in, an Output with every intermediate by name out."""
 
-from torchcaps.models import capsnet, convnet, em, views
+from torchcaps.models import capsnet, cnn, convnet, em, inverted, views
 from torchcaps.models.base import CapsuleModel, ModelConfig, Output
 from torchcaps.models.registry import create_model, from_folder, list_models
 
@@ -9,10 +9,12 @@ __all__ = [
     "ModelConfig",
     "Output",
     "capsnet",
+    "cnn",
     "convnet",
     "create_model",
     "em",
     "from_folder",
+    "inverted",
     "list_models",
     "views",
 ]

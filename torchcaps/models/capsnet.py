@@ -10,11 +10,18 @@ The fifth switch, the loss, is the recipe's (`--loss.kind`).
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from torchcaps.errors import TorchcapsError
 from torchcaps.functional import safe_norm
-from torchcaps.layers import ConvStack, DenseCaps, MLPDecoder, PrimaryCaps
+from torchcaps.layers import (
+    ConvStack,
+    DenseCaps,
+    MLPDecoder,
+    Normalise,
+    PrimaryCaps,
+    ResNetStack,
+)
 from torchcaps.layers.stem import conv_out
 from torchcaps.models.base import (
     CapsuleModel,
@@ -29,6 +36,8 @@ from torchcaps.models.registry import register
 @dataclass(frozen=True)
 class CapsNetConfig(ModelConfig):
     family: ClassVar[str] = "capsnet"
+    backbone: Literal["conv", "resnet"] = "conv"
+    """One convolution, or the residual blocks of `inverted`; then primary capsules at stride 1."""
     channels: int = 256
     """Of the first convolution."""
     kernel_size: int = 9
@@ -52,14 +61,19 @@ class CapsNet(CapsuleModel):
         super().__init__()
         self.config = c = config
         self.conditional = c.reconstruction == "conditional"
-        side = conv_out(conv_out(c.image_size, c.kernel_size), c.kernel_size, 2)
+        channels, side, stride = c.channels, conv_out(c.image_size, c.kernel_size), 2
+        self.stem: nn.Module = ConvStack(c.in_channels, (c.channels,), c.kernel_size, (1,))
+        if c.backbone == "resnet":
+            blocks = ResNetStack(c.in_channels, ((64, 3), (128, 4)))
+            self.stem = nn.Sequential(Normalise(c.in_channels), blocks)
+            channels, side, stride = blocks.out_channels, blocks.out_side(c.image_size), 1
+        side = conv_out(side, c.kernel_size, stride)
         if side < 1:
             raise TorchcapsError(
                 f"{c.image_size} pixels are too few for two convolutions of {c.kernel_size}; "
                 "give a smaller kernel_size."
             )
-        self.stem = ConvStack(c.in_channels, (c.channels,), c.kernel_size, (1,))
-        self.primary = PrimaryCaps(c.channels, c.num_types, c.in_dim, c.kernel_size, 2, c.squash)
+        self.primary = PrimaryCaps(channels, c.num_types, c.in_dim, c.kernel_size, stride, c.squash)
         self.classes = DenseCaps(
             side * side * c.num_types,
             c.in_dim,
@@ -131,4 +145,10 @@ register(
     CapsNet,
     CapsNetConfig(channels=48, num_types=4, hidden=(256, 512)),
     "CapsNet in a width that a CPU trains in a minute",
+)
+register(
+    "capsnet-resnet",
+    CapsNet,
+    CapsNetConfig(3, 32, backbone="resnet", reconstruction="none"),
+    "dynamic routing on residual blocks, CIFAR",
 )

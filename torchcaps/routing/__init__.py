@@ -2,6 +2,7 @@
 
 from torchcaps.routing.dynamic import dynamic_routing, dynamic_routing_reference
 from torchcaps.routing.em import em_routing, em_routing_reference
+from torchcaps.routing.fixed_point import Solver, fixed_point
 from torchcaps.routing.inverted import (
     inverted_attention_step,
     inverted_attention_step_reference,
@@ -15,12 +16,14 @@ from torchcaps.routing.window import Window, add_coordinates, form_votes, unfold
 
 __all__ = [
     "Impl",
+    "Solver",
     "Window",
     "add_coordinates",
     "dynamic_routing",
     "dynamic_routing_reference",
     "em_routing",
     "em_routing_reference",
+    "fixed_point",
     "form_votes",
     "inverted_attention_step",
     "inverted_attention_step_reference",

@@ -15,6 +15,7 @@ from torchcaps.losses import (
     binary_cross_entropy,
     cross_entropy,
     margin_loss,
+    multi_hot,
     reconstruction_loss,
     spread_loss,
 )
@@ -44,12 +45,14 @@ def reconstruct(model: nn.Module, batch: Batch, spec: LossSpec) -> dict[str, Ten
 def classification_loss(output: Output, labels: Tensor, spec: LossSpec) -> Tensor:
     lengths = output.lengths
     if spec.kind == "cross_entropy":
-        return cross_entropy(output.logits, labels)
+        return cross_entropy(output.logits, labels, spec.smoothing)
     if spec.kind == "binary_cross_entropy":
         scores = output.logits if lengths is None else lengths
         return binary_cross_entropy(scores, labels, probabilities=lengths is not None)
     scores = output.logits.sigmoid() if lengths is None else lengths
-    return spread_loss(scores, labels) if spec.kind == "spread" else margin_loss(scores, labels)
+    if spec.kind == "spread":
+        return spread_loss(scores, labels, spec.margin)
+    return margin_loss(scores, labels)
 
 
 def drawing_loss(drawn: Tensor, batch: Batch) -> Tensor:
@@ -71,20 +74,34 @@ def correct(logits: Tensor, labels: Tensor) -> Tensor:
     return (hit | ~counted).all(-1)
 
 
+def exact(output: Output, labels: Tensor) -> Tensor:
+    """Which images have exactly their labels above one half. labels [B,M] -> [B] bool"""
+    claimed = output.logits.sigmoid() if output.lengths is None else output.lengths
+    return ((claimed > 0.5) == (multi_hot(labels, claimed.shape[1]) > 0)).all(-1)
+
+
 @torch.no_grad()
 def evaluate_classes(
     model: nn.Module, split: Split, spec: LossSpec, batch_size: int = 500
 ) -> dict[str, float]:
-    """Accuracy over labelled images, and the classification loss."""
+    """Accuracy over labelled images and the classification loss; of several labels an image,
+    whether all of them and no other were claimed.
+    """
     device = split.images.device
-    right, total, loss = (torch.zeros((), device=device) for _ in range(3))
+    right, whole, total, loss = (torch.zeros((), device=device) for _ in range(4))
     for batch in split.batches(batch_size):
         output: Output = model(batch.images, reconstruct=False)
         labelled = batch.labels.reshape(len(batch), -1)[:, 0] >= 0
         right += (correct(output.logits, batch.labels) & labelled).sum()
+        if batch.labels.ndim == 2:
+            whole += (exact(output, batch.labels) & labelled).sum()
         total += labelled.sum()
         loss += classification_loss(output, batch.labels, spec) * len(batch)
-    return {"accuracy": float(right) / max(1.0, float(total)), "loss": float(loss) / len(split)}
+    count = max(1.0, float(total))
+    found = {"accuracy": float(right) / count, "loss": float(loss) / len(split)}
+    if split.labels.ndim == 2:
+        found["exact_match"] = float(whole) / count
+    return found
 
 
 @torch.no_grad()

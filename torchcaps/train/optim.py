@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,12 +14,20 @@ from torchcaps.train.recipe import OptimiserSpec, ScheduleSpec
 
 def make_optimiser(model: nn.Module, spec: OptimiserSpec) -> Optimizer:
     parameters = [p for p in model.parameters() if p.requires_grad]
+    fused = all(p.is_cuda for p in parameters) or None
+    groups: list[dict[str, Any]] = [{"params": parameters}]
+    if not spec.decay_all:
+        groups = [
+            {"params": [p for p in parameters if p.ndim > 1]},
+            {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
+        ]
+        groups = [group for group in groups if group["params"]]
+    decay = spec.weight_decay
     if spec.kind == "sgd":
-        return SGD(parameters, spec.lr, spec.momentum, weight_decay=spec.weight_decay)
+        rate = {"lr": spec.lr, "momentum": spec.momentum, "nesterov": spec.nesterov}
+        return SGD(groups, **rate, weight_decay=decay, fused=fused)
     kind = AdamW if spec.kind == "adamw" else Adam
-    fused = all(p.is_cuda for p in parameters)
-    betas = (spec.momentum, 0.999)
-    return kind(parameters, spec.lr, betas, weight_decay=spec.weight_decay, fused=fused or None)
+    return kind(groups, spec.lr, (spec.momentum, 0.999), weight_decay=decay, fused=fused)
 
 
 def learning_rate(spec: ScheduleSpec, full: float, step: int, total: int) -> float:

@@ -31,6 +31,10 @@ class DataSpec:
 @dataclass(frozen=True)
 class LossSpec:
     kind: Literal["margin", "spread", "cross_entropy", "binary_cross_entropy"] = "margin"
+    margin: float = 0.9
+    """Of spread."""
+    smoothing: float = 0.0
+    """Of labels, for cross_entropy: this share goes to all classes alike."""
     reconstruction: float = 0.0005
     """Weight of the sum of squared pixel errors, where the model has a decoder."""
 
@@ -42,6 +46,9 @@ class OptimiserSpec:
     weight_decay: float = 0.0
     momentum: float = 0.9
     """Of SGD; for Adam, its first beta."""
+    nesterov: bool = False
+    decay_all: bool = True
+    """Decay biases and the gains of norms too, not weights alone."""
     clip: float = 0.0
     """Largest norm of the gradient; 0: no clipping."""
     accumulate: int = 1

@@ -15,7 +15,7 @@ from torchcaps.train.recipe import (
 )
 
 MARGIN, SOFTMAX = LossSpec("margin"), LossSpec("cross_entropy")
-SIGMOID, SPREAD = LossSpec("binary_cross_entropy"), LossSpec("spread")
+SIGMOID, SPREAD = LossSpec("binary_cross_entropy"), LossSpec("spread", margin=0.2)
 
 TODAY = OptimiserSpec("adamw", lr=2e-3, weight_decay=0.05, ema=0.999)
 """Of the rows that are not the paper's."""

@@ -66,7 +66,10 @@ for row, model, loss, claim in (
 ):
     printed = TABLE.rows[row].get("AffNIST")
     value = f"{printed} % on affNIST in the paper" if printed else "no value in the paper"
-    made = on_affnist("table1", row, model, loss)
+    fields = {"num_iters": 2} if row == "EM-CapsNet" else {}
+    made = on_affnist("table1", row, model, loss, **fields)
+    if row == "EM-CapsNet":  # its activations hardly move at the others' rate
+        made = replace(made, optimiser=replace(made.optimiser, lr=5e-3))
     if row == "ConvNet-Modern":
         made = replace(made, optimiser=TODAY)
     add(f"table1/{model}", f"{claim}: {value}.", made, early_stop=True)

@@ -1,0 +1,153 @@
+"""A training step of inverted attention with the ResNet backbone, against passes.
+
+    python benchmarks/inverted.py [--passes 1 2 3 5] [--record]
+
+Batch 128, CIFAR-10's shape: forward, loss, backward, SGD. Ours: bf16, compiled, one CUDA graph; and
+the same model in eager PyTorch with written votes (tf32), every pass of every layer computed.
+`converged` is eager (its number of passes depends on the data). On a CPU: batch 4, to see it run.
+"""
+
+import argparse
+import json
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from torchcaps.models import create_model
+from torchcaps.models.inverted import Inverted
+from torchcaps.train.record import environment
+
+PUBLIC = {1: 41.5, 2: 58.2, 3: 116.0}
+"""Milliseconds of public code on an H200 (tf32, eager); docs/gpu.md."""
+COMPILED = {2: 11.7}
+"""Of its strongest form under torch.compile."""
+
+
+class Everything(nn.Module):
+    """The model as one would write it: eager, votes in memory, no pass left out."""
+
+    def __init__(self, model: Inverted, passes: int):
+        super().__init__()
+        self.model, self.passes = model, passes
+        for layer in model.layers:
+            layer.impl = "reference"  # pyright: ignore
+
+    def forward(self, images: Tensor) -> Tensor:
+        model = self.model
+        primary = model.primary_norm(model.primary(model.backbone(model.normalise(images))))
+        poses = [primary]
+        for number in range(len(model.layers)):
+            poses.append(model.attend(number, poses[-1], None)[0])
+        for _ in range(self.passes - 1):
+            moved = [model.attend(n, poses[n], poses[n + 1])[0] for n in range(len(model.layers))]
+            poses = [primary, *moved]
+        return model.head(poses[-1]).squeeze(-1)
+
+
+def stepper(
+    run: Callable[[Tensor], Tensor], model: nn.Module, batch: int, device: str, bf16: bool
+) -> Callable[[], None]:
+    images = torch.rand(batch, 3, 32, 32, device=device)
+    labels = torch.randint(10, (batch,), device=device)
+    fused = device == "cuda"
+    optimiser = torch.optim.SGD(model.parameters(), 0.1, 0.9, weight_decay=5e-4, fused=fused)
+
+    def step() -> None:
+        optimiser.zero_grad(set_to_none=True)
+        with torch.autocast(device, torch.bfloat16, enabled=bf16):
+            logits = run(images)
+        nn.functional.cross_entropy(logits.float(), labels).backward()
+        optimiser.step()
+
+    return step
+
+
+def timed(step: Callable[[], None], device: str, graph: bool) -> tuple[float, float]:
+    """-> milliseconds, peak MB"""
+    if device == "cpu":
+        step()
+        began = time.perf_counter()
+        step()
+        return 1000 * (time.perf_counter() - began), 0.0
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(4):
+            step()
+    torch.cuda.current_stream().wait_stream(side)
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    step()
+    torch.cuda.synchronize()
+    peak = torch.cuda.max_memory_allocated() / 1e6
+    again = step
+    if graph:
+        captured = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(captured):
+            step()
+        again = captured.replay
+        again()
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    for _ in range(10):
+        again()
+    end.record()
+    torch.cuda.synchronize()
+    return begin.elapsed_time(end) / 10, peak
+
+
+def rows(passes: int | str, device: str, batch: int) -> list[dict[str, Any]]:
+    torch.manual_seed(0)
+    made = create_model("inverted-resnet", num_iters=passes).to(device)
+    made = made.to(memory_format=torch.channels_last)  # pyright: ignore
+    found = []
+    jobs = [("ours", "bf16"), ("eager, votes written", "tf32")]
+    for impl, dtype in jobs if passes != "converged" else jobs[:1]:
+        torch._dynamo.reset()
+        compiled = impl == "ours" and device == "cuda" and passes != "converged"
+        if impl == "ours":
+            module = torch.compile(made) if compiled else made
+            step = stepper(lambda x, m=module: m(x).logits, made, batch, device, dtype == "bf16")
+        else:
+            assert isinstance(made, Inverted) and isinstance(passes, int)
+            step = stepper(Everything(made, passes), made, batch, device, False)
+        ms, peak = timed(step, device, compiled)
+        row = {"op": "training step, inverted-resnet", "shape": f"{batch}x3x32x32",
+               "passes": passes, "dtype": dtype, "impl": impl, "ms": round(ms, 3),
+               "peak_mb": round(peak, 1)}  # fmt: skip
+        if impl == "ours" and isinstance(passes, int) and device == "cuda":
+            for name, table in (("ratio_public", PUBLIC), ("ratio_public_compiled", COMPILED)):
+                if passes in table:
+                    row[name] = round(table[passes] / ms, 1)
+        found.append(row)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--passes", nargs="*", default=["1", "2", "3", "4", "5", "converged"])
+    parser.add_argument("--record", action="store_true")
+    parser.add_argument("--results", type=Path, default=Path("results/benchmarks.jsonl"))
+    options = parser.parse_args()
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    torch.set_float32_matmul_precision("high")
+    torch.backends.cudnn.allow_tf32 = torch.backends.cudnn.benchmark = True
+    facts = environment(torch.device(device))
+    facts["command"] = re.sub(r" --results \S+", "", facts["command"])  # a path of one machine
+    for said in options.passes:
+        passes = said if said == "converged" else int(said)
+        for row in rows(passes, device, 128 if device == "cuda" else 4):
+            print(row, flush=True)
+            if options.record:
+                with options.results.open("a") as file:
+                    file.write(json.dumps({**row, **facts}) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,43 @@
+import torch
+
+from torchcaps.routing.fixed_point import Solver, anderson, fixed_point
+
+EXACT = Solver(max_iters=100, tolerance=1e-12, damping=1e-10)
+
+
+def affine(seed=0, size=4, batch=3):
+    generator = torch.Generator().manual_seed(seed)
+    a = torch.randn(size, size, generator=generator, dtype=torch.double)
+    a = 0.9 * a / torch.linalg.matrix_norm(a, 2)
+    b = torch.randn(batch, size, generator=generator, dtype=torch.double)
+    return a.requires_grad_(), b.requires_grad_()
+
+
+def test_it_solves_an_affine_map_faster_than_plain_iteration():
+    a, b = affine()
+    found, steps, change = anderson(lambda z: z @ a.T + b, torch.zeros_like(b), EXACT)
+    wanted = torch.linalg.solve(torch.eye(4).double() - a, b.T).T
+    torch.testing.assert_close(found, wanted, atol=1e-9, rtol=1e-9)
+    assert steps < 20 and change < 1e-12
+    plain = torch.zeros_like(b)
+    for _ in range(steps):
+        plain = plain @ a.T + b
+    assert (plain - wanted).norm() > 1e-3
+
+
+def test_gradients_are_those_of_the_solution():
+    a, b = affine()
+    found = fixed_point(lambda z: z @ a.T + b, torch.zeros_like(b), EXACT)
+    found.square().sum().backward()
+    got = a.grad.clone(), b.grad.clone()
+    a.grad = b.grad = None
+    torch.linalg.solve(torch.eye(4).double() - a, b.T).T.square().sum().backward()
+    torch.testing.assert_close(got[0], a.grad, atol=1e-8, rtol=1e-8)
+    torch.testing.assert_close(got[1], b.grad, atol=1e-8, rtol=1e-8)
+
+
+def test_no_graph_without_gradients():
+    a, b = affine()
+    with torch.no_grad():
+        assert not fixed_point(lambda z: z @ a.T + b, torch.zeros_like(b)).requires_grad
+    assert not fixed_point(lambda z: 0.5 * z + 1, torch.zeros(1, 2)).requires_grad

@@ -1,0 +1,46 @@
+"""Figure 4: accuracy against routing iterations on the simple backbone, and what the parts are for.
+
+A: without LayerNorm. B: one layer after the other. C: with activations. A shortened schedule: 30
+epochs where the paper has 350, so its curves, which the text does not print, are not beside ours.
+Time and memory against iterations: benchmarks/inverted.py.
+"""
+
+from typing import Any
+
+from torchcaps.experiments.inverted.setting import ADAM, FAST_ADAM, MARGIN, SPREAD, add, on_cifar
+from torchcaps.experiments.tables import Column, Table, add_table
+
+EPOCHS = 30
+VARIANTS: dict[str, tuple[str, str, tuple[int, ...], dict[str, Any]]] = {
+    "inverted": ("inverted", "inverted-simple", (1, 2, 3, 4, 5), {}),
+    "A, no LayerNorm": ("a", "inverted-simple", (1, 2, 3, 5), {"norm": False}),
+    "B, sequential": ("b", "inverted-simple", (1, 2, 3, 5), {"concurrent": False}),
+    "C, activations": ("c", "inverted-simple", (1, 2, 3, 5), {"activations": True}),
+    "dynamic": ("dynamic", "capsnet", (1, 2, 3, 5), {
+        "loss": MARGIN, "optimiser": ADAM, "reconstruction": "none", "image_size": 32,
+        "in_channels": 3,
+    }),
+    "EM": ("em", "em-simple", (1, 2, 3, 5), {"loss": SPREAD, "optimiser": FAST_ADAM}),
+}  # fmt: skip
+
+add_table(
+    Table(
+        "inverted",
+        "figure4",
+        "CIFAR-10, simple backbone, against iterations",
+        {"CIFAR-10": Column(("cifar10",))},
+        {f"{row}, {n}": {} for row, (_, _, counts, _) in VARIANTS.items() for n in counts}
+        | {"inverted, converged": {}},
+    )
+)
+for row, (short, model, counts, options) in VARIANTS.items():
+    for n in counts:
+        made = on_cifar("figure4", f"{row}, {n}", model, epochs=EPOCHS, num_iters=n, **options)
+        add(f"figure4/{short}-{n}", f"{row}: {n} iterations, a shortened schedule.", made)
+add(
+    "figure4/inverted-converged",
+    "Inverted attention to a fixed point, with implicit gradients: the paper's future work.",
+    on_cifar(
+        "figure4", "inverted, converged", "inverted-simple", epochs=EPOCHS, num_iters="converged"
+    ),
+)

@@ -1,0 +1,83 @@
+"""What the tables of the paper share: CIFAR under a short schedule, and under the printed one."""
+
+from dataclasses import replace
+from typing import Any
+
+from torchcaps.experiments.registry import as_printed, recipe
+from torchcaps.models.registry import model_config
+from torchcaps.train.recipe import (
+    DataSpec,
+    HardwareSpec,
+    LossSpec,
+    OptimiserSpec,
+    Recipe,
+    ScheduleSpec,
+)
+
+CROSS, MARGIN = LossSpec("cross_entropy", smoothing=0.1), LossSpec("margin")
+SPREAD = LossSpec("spread", margin=0.2)
+SGD = OptimiserSpec("sgd", 0.4, 5e-4, nesterov=True, decay_all=False, ema=0.999)
+ADAM, FAST_ADAM = OptimiserSpec("adam", 1e-3, ema=0.999), OptimiserSpec("adam", 1e-2, ema=0.999)
+PRINTED = {
+    "sgd": OptimiserSpec("sgd", 0.1, 5e-4),
+    "dynamic": OptimiserSpec("adam", 1e-3),
+    "em": OptimiserSpec("adam", 1e-2),
+}
+AUGMENT = ("crop:4", "flip")
+
+
+def on_cifar(
+    table: str,
+    row: str,
+    model: str,
+    *,
+    classes: int = 10,
+    epochs: int = 80,
+    loss: LossSpec = CROSS,
+    optimiser: OptimiserSpec = SGD,
+    augment: tuple[str, ...] = AUGMENT,
+    **fields: Any,
+) -> Recipe:
+    """One cycle in a fraction of the printed epochs; the weights' average; chosen on validation."""
+    return Recipe(
+        paper="inverted",
+        table=table,
+        row=row,
+        epochs=epochs,
+        batch_size=256,
+        data=DataSpec(f"cifar{classes}", augment),
+        model=model_config(model, num_classes=classes, **fields),
+        loss=loss,
+        optimiser=optimiser,
+        schedule=ScheduleSpec("one_cycle"),
+        hardware=HardwareSpec(precision="bf16", compile="auto"),
+    )
+
+
+def printed(kind: str) -> Any:
+    """350 epochs of the paper's optimiser, a tenth after 150 and 250, batch 128."""
+
+    def change(recipe: Recipe) -> Recipe:
+        return replace(
+            recipe,
+            epochs=350,
+            batch_size=128,
+            loss=replace(recipe.loss, smoothing=0.0),
+            optimiser=PRINTED[kind],
+            schedule=ScheduleSpec("step", milestones=(150 / 350, 250 / 350)),
+            data=replace(recipe.data, augment=AUGMENT),
+        )
+
+    return change
+
+
+def add(name: str, claim: str, made: Recipe, kind: str = "") -> None:
+    """Register a recipe that a table makes; kind: of the optimiser of `--protocol paper`."""
+    if kind:
+        as_printed(f"inverted/{name}", printed(kind))
+
+    def function() -> Recipe:
+        return made
+
+    function.__doc__ = f"{claim}\n\n    torchcaps train inverted/{name} --record"
+    recipe(f"inverted/{name}")(function)

@@ -1,0 +1,88 @@
+"""Iterating to a fixed point, with gradients that cost the memory of one step.
+
+    z* = f(z*)                                        by Anderson acceleration, without a graph
+    dL/dx = (dL/dz*) (I - df/dz)^-1 df/dx             by the same iteration on the gradient
+
+Deep equilibrium models (Bai, Kolter, Koltun 2019); here for routing, whose passes are such an f.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Solver:
+    max_iters: int = 30
+    tolerance: float = 1e-3
+    """Of the change in a step, relative to the state."""
+    memory: int = 5
+    """Steps that the acceleration looks back at."""
+    damping: float = 1e-4
+    """Ridge of its least squares."""
+
+
+STANDARD = Solver()
+
+
+@torch.no_grad()
+def anderson(
+    f: Callable[[Tensor], Tensor], start: Tensor, solver: Solver = STANDARD
+) -> tuple[Tensor, int, float]:
+    """A fixed point of f near `start` [B,N] -> (it, steps taken, last relative change)
+
+    The next state mixes the last few, with the weights that would make the change smallest if f
+    were affine; each row of the batch has its own.
+    """
+    states = [start]
+    values = [f(start)]
+    change = float("inf")
+    for step in range(1, solver.max_iters):
+        state = _mix(states, values, solver.damping) if len(states) > 1 else values[0]
+        value = f(state)
+        change = float((value - state).norm() / (value.norm() + 1e-9))
+        states, values = [*states, state][-solver.memory :], [*values, value][-solver.memory :]
+        if change < solver.tolerance:
+            return value, step + 1, change
+    return values[-1], solver.max_iters, change
+
+
+def _mix(states: list[Tensor], values: list[Tensor], damping: float) -> Tensor:
+    """Weights that sum to one and minimise the length of the mixed change."""
+    exact = torch.promote_types(values[0].dtype, torch.float32)
+    value = torch.stack(values, 1).to(exact)
+    change = value - torch.stack(states, 1).to(exact)
+    gram = change @ change.mT
+    size = gram.diagonal(dim1=1, dim2=2).mean(1)[:, None, None] + 1e-12
+    eye = torch.eye(gram.shape[1], device=gram.device, dtype=exact)
+    solved = torch.linalg.solve(gram / size + damping * eye, torch.ones_like(gram[:, :, :1]))
+    weights = solved / solved.sum(1, keepdim=True)
+    return (weights * value).sum(1).to(values[0].dtype)
+
+
+def fixed_point(f: Callable[[Tensor], Tensor], start: Tensor, solver: Solver = STANDARD) -> Tensor:
+    """A fixed point of f, with the gradient of the implicit function. start [B,N] -> [B,N]
+
+    f may close over parameters and inputs; they get their gradients.
+    """
+    found, _, _ = anderson(f, start.detach(), solver)
+    if not torch.is_grad_enabled():
+        return found
+    reached = f(found)
+    if not reached.requires_grad:
+        return reached
+    inner = found.detach().requires_grad_()
+    again = f(inner)
+
+    def implicit(gradient: Tensor) -> Tensor:
+        def pull(g: Tensor) -> Tensor:
+            with torch.enable_grad():
+                back = torch.autograd.grad(again, inner, g, retain_graph=True, allow_unused=True)[0]
+            return gradient if back is None else gradient + back
+
+        return anderson(pull, gradient, solver)[0]
+
+    reached.register_hook(implicit)
+    return reached
