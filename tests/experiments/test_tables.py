@@ -105,7 +105,7 @@ def test_every_recipe_runs(name, tmp_path, few_digits):
         f"{e.replace(':mnist', ':digits').split(',copies')[0]},copies=1" for e in recipe.evaluate
     )
     tried = replace(
-        recipe, data=digits, evaluate=others, model=model, epochs=1, batch_size=100,
+        recipe, data=digits, evaluate=others, model=model, epochs=1, batch_size=40,
         hardware=HardwareSpec(),  # bfloat16 is slow on most CPUs
     )  # fmt: skip
     record = start(tried, tmp_path / "run").record()
