@@ -33,6 +33,8 @@ number; rooms of one number do not import each other.
     launch_attention, launch_votes, shape
 1 losses          functions of tensors; never import a model
     classification, reconstruction
+1 probes          simple learners on frozen features: fit, predict, score
+    knn, linear
 2 routing         poses and weights in, parents out
     step          one fused step, or a reference a few rows at a time
     window        windows on a grid, votes, coordinates
@@ -41,7 +43,9 @@ number; rooms of one number do not import each other.
 3 layers          parameters and windows; call routing
     routed        the parameters of any routing
     dense, conv   all children; a window; a position
-    stem, backbone, views, primary, decoder
+    classes       class capsules without poses
+    patches       sequences of patches, ConvMixer and ViT on those that are there
+    stem, backbone, views, primary, decoder, patch_decoder
 4 models          images in, every intermediate by name out
     base          ModelConfig, Output, saving and loading
     registry      models by name
@@ -49,10 +53,12 @@ number; rooms of one number do not import each other.
     convnet       the ConvNets beside it
     cnn           the CNNs beside inverted attention
     inverted      inverted attention, all layers at once
+    mcae          the masked capsule autoencoder
     em            matrix capsules with EM routing
     views         capsules that see an image from several poses
 5 train           one loop for all papers
     recipe        one dataclass with the whole run in it
+    masked        masked pretraining: its loss, its probes, its pictures
     objectives    what a step minimises and an evaluation counts
     optim         optimisers, the learning rate, the average of weights
     checkpoint    files that survive a kill
@@ -78,11 +84,14 @@ number; rooms of one number do not import each other.
     tour          one image on its walk through a model
 8 experiments     recipes and the papers' tables
     registry, tables, demo
+    chain         pretraining before a recipe that needs it
     reproduce     the runs that a paper's tables still lack
     robustness    Capsule Network is Not More Robust than Convolutional Network
         setting, best, table1, table2, table3, table4, table5
     inverted      Capsules with Inverted Dot-Product Attention Routing
         setting, table1, figure4, figure5
+    mcae          Masked Capsule Autoencoders
+        setting, table1, ablations
 8 explorer        what one looks at in a browser
     page, report
 9 cli             the command line

@@ -88,12 +88,13 @@ def test_every_recipe_runs(name, tmp_path, few_digits):
         "view-capsnet": {"channels": (4,) * 7, "dim": 2},
         "inverted": {"channels": 4, "num_types": 2, "pose_dim": 4},
         "cnn": {"channels": 4, "hidden": 8},
+        "mcae": {"width": 8, "depth": 1, "num_caps": 4, "dim": 4, "decoder_dim": 4},
     }
     if recipe.model.family in ("convnet", "convnet-modern"):
         small[recipe.model.family] = {"channels": tuple(4 for _ in recipe.model.channels)}
     model = replace(recipe.model, **small.get(recipe.model.family, {}))
     name = re.sub(r"(fashion-)?mnist$|:mnist.*$", ":digits", recipe.data.name).strip(":")
-    if name.startswith("cifar"):
+    if name.startswith(("cifar", "smallnorb", "image")):
         name = "translated:digits,size=32"
     if "resnet" in getattr(recipe.model, "backbone", ""):  # its width cannot be replaced
         name = "translated:digits,size=28"
@@ -108,6 +109,8 @@ def test_every_recipe_runs(name, tmp_path, few_digits):
         recipe, data=digits, evaluate=others, model=model, epochs=1, batch_size=40,
         hardware=HardwareSpec(),  # bfloat16 is slow on most CPUs
     )  # fmt: skip
+    if recipe.before:  # its pretraining is a recipe too, and tried as such
+        assert get_recipe(recipe.before).objective == "masked"
     record = start(tried, tmp_path / "run").record()
     said = append_results(record, tmp_path / "results")
     path = tmp_path / f"results/{recipe.paper or 'other'}.jsonl"

@@ -35,10 +35,11 @@ def train(
         out: Folder of the run; default: runs/<recipe>-s<seed>.
         json: Print the record as JSON at the end.
     """
+    from torchcaps.experiments.chain import pretrained
     from torchcaps.train.loop import start
 
-    run = start(recipe, out, Console(stderr=True) if json else console)
-    _show_record(run, json)
+    to = Console(stderr=True) if json else console
+    _show_record(start(pretrained(recipe, to), out, to), json)
 
 
 def train_help(recipe: Positional[Literal[tuple(recipes())]], /) -> None:  # pyright: ignore
@@ -299,7 +300,7 @@ def run_command(words: list[str]) -> int:
 
 def marked(recipe: Recipe, original: Recipe) -> Recipe:
     """A paper's recipe with other fields than its own is no run of that paper's row: say so."""
-    free = {"seed", "hardware", "checkpoint_seconds", "tensorboard", "record"}
+    free = {"seed", "hardware", "checkpoint_seconds", "tensorboard", "record", "start_from"}
     same = {name: getattr(recipe, name) for name in free}
     same["data"] = replace(original.data, root=recipe.data.root)
     named = recipe.protocol == original.protocol
@@ -313,7 +314,8 @@ def _train(words: list[str]) -> int:
     if not words or words[0].startswith("-"):
         parse(train_help, words or ["--help"], "torchcaps train")
         return 0
-    known = [re.sub("^--data-root(?==|$)", "--data.root", w) for w in words[1:]]
+    short = {"--data-root": "--data.root", "--data": "--data.name", "--from": "--start-from"}
+    known = [re.sub(r"^--[a-z-]+(?==|$)", lambda m: short.get(m[0], m[0]), w) for w in words[1:]]
     printed = re.search(r"--protocol[= ]paper( |$)", " ".join(known))
     chosen = get_recipe(words[0], "paper" if printed else "ours")
 

@@ -5,17 +5,21 @@ through JPEG whose train half carries no pose labels.
 """
 
 import struct
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
+from torch.nn import functional as F
 
-from torchcaps.data.dataset import Dataset, Split, hold_out, with_validation
+from torchcaps.data.dataset import Batch, Dataset, Split, hold_out, with_validation
 from torchcaps.data.download import fetch
 from torchcaps.data.registry import register
 from torchcaps.data.source import Remote, find, missing, read_bytes, read_npz
 from torchcaps.errors import TorchcapsError
+from torchcaps.functional import draws, translate
 
 CLASSES = ("animal", "human", "plane", "truck", "car")
 _HOST = "https://cs.nyu.edu/~ylclab/data/norb-v1.0-small"
@@ -97,10 +101,54 @@ def _halves(root: Path) -> tuple[Split, Split, str]:
     return _copy(copy, "train"), _copy(copy, "test"), "a copy through JPEG quality 75"
 
 
-@register("smallnorb", "48,600 stereo pairs of toys with pose labels, 96x96", SMALLNORB)
-def smallnorb(root: Path, *, seed: int) -> Dataset:
+@dataclass(frozen=True)
+class _Crops:
+    """Training windows, elsewhere in every epoch."""
+
+    size: int
+    seed: int
+
+    def __call__(self, split: Split, rows: Tensor, number: Tensor) -> Batch:
+        free = split.images.shape[-1] - self.size
+        corner = (draws(self.seed, number, 2) * (free + 1)).long()
+        # the canvas is centred on the image, so a shift of the image by what is missing to its half
+        moved = translate(split.images[rows], free // 2 - corner, (self.size, self.size))
+        return Batch(moved.float() / 255, split.labels[rows])
+
+
+def _cropped(data: Dataset, crop: int, seed: int) -> Dataset:
+    """As capsule papers take it: left and right apart, halved, windows of `crop` of that.
+
+    Training windows lie anywhere, those of validation and test in the centre.
+    """
+    if not crop:
+        return data
+    size = data.image_shape[1] // 2
+    if not 0 < crop <= size:
+        raise TorchcapsError(f"{data.name}: crop={crop} does not fit on {size} pixels.")
+
+    def halved(split: Split) -> Split:
+        both = split.images.flatten(0, 1)[:, None]
+        small = torch.cat([F.avg_pool2d(p.float(), 2).round().byte() for p in both.split(4096)])
+        factors = {n: v.repeat_interleave(2) for n, v in split.factors.items()}
+        return Split(small, split.labels.repeat_interleave(2), factors)
+
+    def centre(split: Split) -> Split:
+        first = (size - crop) // 2
+        window = split.images[..., first : first + crop, first : first + crop].contiguous()
+        return replace(split, images=window)
+
+    train, val, test = (halved(s) for s in (data.train, data.val, data.test))
+    return replace(
+        data, train=train, val=centre(val), test=centre(test), render=_Crops(crop, 3 * seed)
+    )
+
+
+@register("smallnorb", "48,600 stereo pairs of toys, 96x96; crop=32: one eye, 32x32", SMALLNORB)
+def smallnorb(root: Path, *, seed: int, crop: int = 0) -> Dataset:
     train, test, note = _halves(root)
-    return with_validation("smallnorb", train, test, CLASSES, seed=seed, note=note)
+    data = with_validation("smallnorb", train, test, CLASSES, seed=seed, note=note)
+    return _cropped(data, crop, seed)
 
 
 def _novel(root: Path, seed: int, factor: str, seen: tuple[int, ...]) -> Dataset:
@@ -122,12 +170,12 @@ def _novel(root: Path, seed: int, factor: str, seen: tuple[int, ...]) -> Dataset
 
 
 @register("smallnorb-azimuth", "smallNORB, tested on azimuths that training never saw", SMALLNORB)
-def smallnorb_azimuth(root: Path, *, seed: int) -> Dataset:
-    return _novel(root, seed, "azimuth", SEEN_AZIMUTHS)
+def smallnorb_azimuth(root: Path, *, seed: int, crop: int = 0) -> Dataset:
+    return _cropped(_novel(root, seed, "azimuth", SEEN_AZIMUTHS), crop, seed)
 
 
 @register(
     "smallnorb-elevation", "smallNORB, tested on elevations that training never saw", SMALLNORB
 )
-def smallnorb_elevation(root: Path, *, seed: int) -> Dataset:
-    return _novel(root, seed, "elevation", SEEN_ELEVATIONS)
+def smallnorb_elevation(root: Path, *, seed: int, crop: int = 0) -> Dataset:
+    return _cropped(_novel(root, seed, "elevation", SEEN_ELEVATIONS), crop, seed)

@@ -1,6 +1,6 @@
 """Recipes by name, and the papers' tables."""
 
-from torchcaps.experiments import demo, inverted, robustness
+from torchcaps.experiments import demo, inverted, mcae, robustness
 from torchcaps.experiments.registry import get_recipe, recipes
 from torchcaps.experiments.tables import cells, get_table, tables
 
@@ -10,6 +10,7 @@ __all__ = [
     "get_recipe",
     "get_table",
     "inverted",
+    "mcae",
     "recipes",
     "robustness",
     "tables",

@@ -14,6 +14,7 @@ from rich.console import Console
 
 from torchcaps.analysis.measure import METRICS, measure, record_measured
 from torchcaps.errors import TorchcapsError
+from torchcaps.experiments.chain import pretrained
 from torchcaps.experiments.registry import get_recipe, has_protocol, recipes
 from torchcaps.experiments.tables import get_table, read_results, tables
 from torchcaps.train.loop import Interrupted, resume, start
@@ -86,7 +87,8 @@ def run_job(job: Job, data_root: str, results: Path) -> Done:
             else:
                 recipe = get_recipe(job.recipe, job.protocol)
                 data = replace(recipe.data, root=data_root or recipe.data.root)
-                run = start(replace(recipe, seed=job.seed, data=data), job.folder, console)
+                recipe = pretrained(replace(recipe, seed=job.seed, data=data), console)
+                run = start(recipe, job.folder, console)
         append_results(Run(run.folder).record(), results)
         if job.measures:
             sys.argv = ["torchcaps", "measure", str(run.folder), *job.measures, "--record"]

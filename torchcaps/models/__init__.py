@@ -1,6 +1,6 @@
 """Models: images [B,C,H,W] in, an Output with every intermediate by name out."""
 
-from torchcaps.models import capsnet, cnn, convnet, em, inverted, views
+from torchcaps.models import capsnet, cnn, convnet, em, inverted, mcae, views
 from torchcaps.models.base import CapsuleModel, ModelConfig, Output
 from torchcaps.models.registry import create_model, from_folder, list_models
 
@@ -16,5 +16,6 @@ __all__ = [
     "from_folder",
     "inverted",
     "list_models",
+    "mcae",
     "views",
 ]

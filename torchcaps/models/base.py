@@ -43,6 +43,7 @@ class Output:
     coupling: Tensor | None = _letters("[B,I,J]", "share of each child that goes to each parent")
     capsules: Tensor | None = _letters("[B,J,E]", "poses of the class capsules")
     reconstruction: Tensor | None = _letters("[B,C,H,W]", "the image drawn from the capsules")
+    hidden: Tensor | None = _letters("[B,L]", "patches that were removed before the model saw them")
 
 
 class CapsuleModel(

@@ -50,6 +50,9 @@ class Training:
         self.best: dict[str, Tensor] = {}
         self.losses = torch.zeros(parts.loader.steps_per_epoch, device=parts.fabric.device)
         self.interrupted = False
+        # the first epochs, in which most happens, then every tenth of the run, and the last
+        tenth = max(1, recipe.epochs // 10)
+        self.pictured = {0, 1, 3, recipe.epochs - 1, *range(tenth - 1, recipe.epochs, tenth)}
         self.compute = self._loss
         mode = recipe.hardware.compile
         if mode == "auto":
@@ -185,6 +188,10 @@ class Training:
             if objective.better(value, state.best_value) or self.recipe.choose == "last":
                 self.best = checkpoint.model_tensors(parts.model, cpu=False)
                 state.best_value, state.best_epoch = value, epoch
+            if objective.picture and self.chief and epoch in self.pictured:
+                name = f"reconstruction-{epoch + 1:04}.png"
+                path = self.run.figures / name
+                objective.picture(parts.model, parts.data.val, self.recipe.loss, path)
         parts.model.train()
         loss = float(parts.fabric.all_reduce(self.losses.mean()))  # pyright: ignore
         rate = parts.optimiser.param_groups[0]["lr"]

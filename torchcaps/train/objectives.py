@@ -5,6 +5,7 @@ A new task is an entry in OBJECTIVES: its loss, its evaluation, and the number t
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +21,7 @@ from torchcaps.losses import (
     spread_loss,
 )
 from torchcaps.models import Output
+from torchcaps.train.masked import evaluate_masked, masked_loss, picture
 from torchcaps.train.recipe import LossSpec
 
 
@@ -116,11 +118,15 @@ def evaluate_drawings(
 
 @dataclass(frozen=True)
 class Objective:
+    """A task."""
+
     loss: Callable[[nn.Module, Batch, LossSpec], dict[str, Tensor]]
     evaluate: Callable[..., dict[str, float]]
     metric: str
     """The validation number that chooses a model."""
     higher_is_better: bool
+    picture: Callable[[nn.Module, Split, LossSpec, Path], None] | None = None
+    """Draws what the model does, a few times in a run."""
 
     def better(self, new: float, old: float | None) -> bool:
         """Of equals the later one, which has trained longer."""
@@ -130,4 +136,5 @@ class Objective:
 OBJECTIVES = {
     "classify": Objective(classify, evaluate_classes, "accuracy", True),
     "reconstruct": Objective(reconstruct, evaluate_drawings, "loss", False),
+    "masked": Objective(masked_loss, evaluate_masked, "loss", False, picture),
 }

@@ -35,6 +35,10 @@ class LossSpec:
     """Of spread."""
     smoothing: float = 0.0
     """Of labels, for cross_entropy: this share goes to all classes alike."""
+    target: Literal["pixels", "normalised"] = "pixels"
+    """Of masked: pixels, or those less their patch's mean and by its spread."""
+    whole: bool = False
+    """Of masked: count the patches that were seen too."""
     reconstruction: float = 0.0005
     """Weight of the sum of squared pixel errors, where the model has a decoder."""
 
@@ -97,7 +101,11 @@ class Recipe:
     """Over all devices together."""
     data: DataSpec = field(default_factory=DataSpec)
     model: ModelConfig = field(default_factory=CapsNetConfig)
-    objective: Literal["classify", "reconstruct"] = "classify"
+    objective: Literal["classify", "reconstruct", "masked"] = "classify"
+    before: str = ""
+    """A recipe that is trained first, unless `start_from` names a run."""
+    start_from: str = ""
+    """A finished run (or a saved model) whose weights this one begins with; `--from` for short."""
     loss: LossSpec = field(default_factory=LossSpec)
     optimiser: OptimiserSpec = field(default_factory=OptimiserSpec)
     schedule: ScheduleSpec = field(default_factory=ScheduleSpec)

@@ -16,6 +16,7 @@ from torchcaps.data import load as load_data
 from torchcaps.errors import TorchcapsError
 from torchcaps.models import CapsuleModel
 from torchcaps.models.registry import build
+from torchcaps.train.load import load
 from torchcaps.train.optim import make_optimiser
 from torchcaps.train.recipe import Recipe
 
@@ -39,7 +40,9 @@ def with_data(recipe: Recipe, data: Dataset) -> Recipe:
     if height != width:
         raise TorchcapsError(f"{data.name}: images of {height}x{width}; models here take squares.")
     if recipe.objective == "classify" and not data.num_classes:
-        raise TorchcapsError(f"{data.name} has no labels; --objective reconstruct needs none.")
+        raise TorchcapsError(
+            f"{data.name} has no labels; --objective reconstruct and masked need none."
+        )
     sizes = {"in_channels": channels, "image_size": height, "num_classes": max(1, data.num_classes)}
     return replace(recipe, model=replace(recipe.model, **sizes))
 
@@ -56,6 +59,29 @@ def other_tests(recipe: Recipe, data: Dataset) -> dict[str, Split]:
             )
         found[name] = other.test
     return found
+
+
+def like_its_source(recipe: Recipe) -> Recipe:
+    """A model that goes on from a pretrained one has its sizes; only the stage is its own."""
+    stage = getattr(recipe.model, "stage", None)
+    if not recipe.start_from or stage is None:
+        return recipe
+    source = load(recipe.start_from).config
+    if source.family != recipe.model.family:
+        raise TorchcapsError(
+            f"{recipe.start_from} is a {source.family}, this recipe trains a {recipe.model.family}."
+        )
+    return replace(recipe, model=replace(source, **{"stage": stage}))
+
+
+def take_weights(model: CapsuleModel, source: str) -> int:
+    """Every tensor of the source that has the same name and shape here; says if there is none."""
+    given, own = load(source).state_dict(), model.state_dict()
+    taken = {n: t for n, t in given.items() if n in own and own[n].shape == t.shape}
+    if not any(name in taken for name, _ in model.named_parameters()):
+        raise TorchcapsError(f"{source}: none of its weights fit this model.")
+    model.load_state_dict(taken, strict=False)
+    return len(taken)
 
 
 def _shard(model: nn.Module, mesh: Any) -> nn.Module:
@@ -109,6 +135,7 @@ def set_up(recipe: Recipe) -> tuple[Recipe, Parts]:
         )
     if not 1 <= recipe.optimiser.accumulate <= recipe.batch_size:
         raise TorchcapsError("optimiser.accumulate must lie between 1 and the batch size.")
+    recipe = like_its_source(recipe)
     fabric = make_fabric(recipe)
     data = load_data(recipe.data.name, recipe.data.root or None, seed=recipe.data.seed)
     recipe = with_data(recipe, data)
@@ -116,6 +143,8 @@ def set_up(recipe: Recipe) -> tuple[Recipe, Parts]:
     data = data.to(fabric.device)
     torch.manual_seed(recipe.seed)
     model = build(recipe.model).to(fabric.device)
+    if recipe.start_from:
+        take_weights(model, recipe.start_from)
     if recipe.hardware.strategy == "fsdp":  # the optimiser must see the sharded parameters
         module = fabric.setup_module(model)
         optimiser = fabric.setup_optimizers(make_optimiser(model, recipe.optimiser))

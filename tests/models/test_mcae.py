@@ -1,0 +1,174 @@
+"""Nothing of a removed patch is read; patches go out and come back; stages share their weights."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+import torchcaps
+from torchcaps.cli import main
+from torchcaps.errors import TorchcapsError
+from torchcaps.experiments import registry
+from torchcaps.layers.patches import from_patches, keep, put_back, to_patches
+from torchcaps.train.loop import start
+from torchcaps.train.masked import masked_loss, patch_targets
+from torchcaps.train.recipe import LossSpec
+from torchcaps.train.setup import take_weights
+
+TINY = {
+    "image_size": 12, "patch_size": 3, "width": 8, "depth": 2, "num_caps": 4, "dim": 4,
+    "decoder_dim": 4, "num_classes": 5,
+}  # fmt: skip
+
+
+def model(stage="pretrain", **fields):
+    return torchcaps.create_model("mcae", **{**TINY, "stage": stage, **fields})
+
+
+def test_patches_come_back():
+    images = torch.rand(2, 3, 12, 12)
+    patches = to_patches(images, 3)
+    assert patches.shape == (2, 16, 27)
+    assert torch.equal(patches[1, 5], images[1, :, 3:6, 3:6].flatten())
+    assert torch.equal(from_patches(patches, 3, 4), images)
+    rows = torch.tensor([[0, 5, 7], [1, 2, 15]])
+    kept = keep(patches, rows)
+    assert torch.equal(kept[1, 2], patches[1, 15])
+    whole = put_back(kept, rows, 16, torch.full((27,), 9.0))
+    assert torch.equal(keep(whole, rows), kept) and int((whole == 9).all(-1).sum()) == 2 * 13
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {}, {"backbone": "vit"}, {"decoder": "mlp"}, {"decoder": "conv"},
+        {"decoder_shared": True, "decoder_depth": 2}, {"routing": "em"}, {"routing": "inverted"},
+        {"routing": "dynamic"}, {"mask_ratio": 0.75},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_the_pixels_of_removed_patches_change_nothing_but_the_loss(fields, training):
+    made = model(**fields).train(training)
+    images = torch.rand(3, 1, 12, 12)
+    torch.manual_seed(1)
+    before = made(images)
+    assert int(before.hidden.sum()) == 3 * round(16 * made.config.mask_ratio)
+    patches = to_patches(images, 3)
+    other = torch.where(before.hidden[..., None], torch.rand_like(patches) * 100, patches)
+    torch.manual_seed(1)
+    after = made(from_patches(other, 3, 4))
+    assert torch.equal(before.hidden, after.hidden)
+    assert torch.equal(before.reconstruction, after.reconstruction)
+    assert torch.equal(before.capsules, after.capsules)
+    if not training:  # untrained, with the statistics it starts with, a squashed pose is near zero
+        return
+    third = torch.where(before.hidden[..., None], patches, 1 - patches)
+    torch.manual_seed(1)
+    assert not torch.equal(made(from_patches(third, 3, 4)).reconstruction, before.reconstruction)
+
+
+def test_the_loss_is_on_removed_patches_alone():
+    made = model().eval()
+    images = torch.rand(4, 1, 12, 12)
+    batch = torchcaps.data.Batch(images, torch.zeros(4).long())
+    output = made(images)
+    error = (to_patches(output.reconstruction, 3) - to_patches(images, 3)).square().mean(-1)
+    wanted = error[output.hidden].mean()
+    torch.testing.assert_close(masked_loss(made, batch, LossSpec())["loss"], wanted)
+    whole = masked_loss(made, batch, LossSpec(whole=True))["loss"]
+    torch.testing.assert_close(whole, error.mean())
+    scaled = patch_targets(images, 3, LossSpec(target="normalised"))
+    assert scaled.mean(-1).abs().max() < 1e-5 and (scaled.std(-1) - 1).abs().max() < 0.1
+
+
+def test_classes_are_shares_that_sum_to_one():
+    output = model("finetune").eval()(torch.rand(3, 1, 12, 12))
+    torch.testing.assert_close(output.lengths.sum(1), torch.ones(3))
+    torch.testing.assert_close(output.logits.exp(), output.lengths)
+
+
+def test_finetuning_takes_the_encoder_and_leaves_the_decoder(tmp_path):
+    first, second = model(), model("finetune")
+    first.save_pretrained(tmp_path)
+    count = take_weights(second, str(tmp_path))
+    assert count == len([n for n in second.state_dict() if not n.startswith("classes")])
+    images = torch.rand(2, 1, 12, 12)
+    one, other = first.eval().encode(images), second.eval().encode(images)
+    assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+    with pytest.raises(TorchcapsError, match="none of its weights fit"):
+        take_weights(torchcaps.create_model("convnet-modern", channels=(2,) * 7), str(tmp_path))
+
+
+def test_sizes_that_do_not_split_are_said():
+    with pytest.raises(TorchcapsError, match="do not split into patches of 5"):
+        model(patch_size=5)
+    with pytest.raises(TorchcapsError, match="leaves no patch"):
+        model(mask_ratio=1.0)
+
+
+@pytest.fixture
+def chain(tiny_recipe, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    sizes = {**TINY, "image_size": 28, "patch_size": 7}
+    first = replace(
+        tiny_recipe, objective="masked", epochs=2,
+        model=torchcaps.create_model("mcae-pretrain", **sizes).config,
+    )  # fmt: skip
+    second = replace(
+        tiny_recipe, epochs=1, loss=LossSpec("cross_entropy"), before="little/pretrain",
+        model=torchcaps.create_model("mcae").config,
+    )  # fmt: skip
+    made = {"little/pretrain": lambda: first, "little/finetune": lambda: second}
+    monkeypatch.setattr(registry, "_RECIPES", made)
+    return tmp_path
+
+
+def test_one_command_pretrains_and_finetunes(chain, capsys):
+    assert main(["train", "little/finetune", "--seed", "1"]) == 0
+    first = chain / "runs/little-pretrain-s1"
+    assert (first / "record.json").exists()
+    lines = (first / "metrics.jsonl").read_text()
+    assert "val_knn_accuracy" in lines and "val_linear_accuracy" in lines
+    assert (first / "figures/reconstruction-0001.png").stat().st_size > 200
+    recipe = torchcaps.load(chain / "runs/little-finetune-s1").config
+    assert recipe.patch_size == 7 and recipe.stage == "finetune" and recipe.num_classes == 10
+
+
+def test_or_in_two_steps(chain, capsys):
+    assert main(["train", "little/pretrain", "--out", "a"]) == 0
+    assert main(["train", "little/finetune", "--from", "a", "--out", "b", "--data", "digits"]) == 0
+    assert '"start_from": "a"' in (chain / "b/recipe.json").read_text()
+    assert not (chain / "runs").exists()
+    assert main(["train", "little/finetune", "--from", "nowhere/to/be/found"]) == 1
+
+
+def test_pretraining_needs_no_labels(chain, tmp_path):
+    from PIL import Image
+
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for number in range(40):
+        pixels = torch.randint(0, 255, (28, 28), dtype=torch.uint8).numpy()
+        Image.fromarray(pixels).save(folder / f"{number}.png")
+    words = ["train", "little/pretrain", "--data", f"folder:{folder},size=28,mode=L"]
+    assert main([*words, "--epochs", "1", "--batch-size", "8", "--out", "c"]) == 0
+    assert "knn" not in (tmp_path / "c/metrics.jsonl").read_text()
+
+
+def test_a_pretraining_resumes_to_the_same_bits(chain):
+    from safetensors.torch import load_file
+
+    from torchcaps.train.loop import Training, resume
+    from torchcaps.train.run import Run
+
+    recipe = registry.get_recipe("little/pretrain")
+    whole = start(recipe, chain / "whole")
+    training = Training(recipe)
+    training.run = Run.create(training.recipe, chain / "cut", {})
+    for _ in range(7):
+        training.step()
+    training.save()
+    resumed = resume(chain / "cut")
+    one, other = (load_file(r.model / "model.safetensors") for r in (whole, resumed))
+    assert all(torch.equal(one[name], other[name]) for name in one)

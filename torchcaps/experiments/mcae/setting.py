@@ -1,0 +1,96 @@
+"""What the tables share: six data sets with their augmentations, pretraining and finetuning."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from torchcaps.experiments.registry import recipe
+from torchcaps.models.registry import model_config
+from torchcaps.train.recipe import (
+    DataSpec,
+    HardwareSpec,
+    LossSpec,
+    OptimiserSpec,
+    Recipe,
+    ScheduleSpec,
+)
+
+
+@dataclass(frozen=True)
+class Setting:
+    data: str
+    augment: tuple[str, ...]
+    patch_size: int
+    sizes: dict[str, int]
+
+
+CROP = "resized-crop:min_area=0.8"
+COLOUR, GREY = {"in_channels": 3}, {"in_channels": 1}
+JITTER = "color-jitter:brightness=0.4,contrast=0.4,saturation=0.4"
+LIGHT = "color-jitter:brightness=0.125,contrast=0.3"
+SETTINGS = {
+    "MNIST": Setting("mnist", (CROP,), 4, {**GREY, "image_size": 28}),
+    "Fashion": Setting("fashion-mnist", (CROP, "flip"), 4, {**GREY, "image_size": 28}),
+    "smallNORB": Setting("smallnorb,crop=32", (LIGHT,), 4, {**GREY, "image_size": 32}),
+    "CIFAR-10": Setting("cifar10", (CROP, "flip"), 4, {**COLOUR, "image_size": 32}),
+    "Imagenette": Setting("imagenette", (CROP, "flip", JITTER), 8, {**COLOUR, "image_size": 64}),
+    "Imagewoof": Setting("imagewoof", (CROP, "flip", JITTER), 8, {**COLOUR, "image_size": 64}),
+}
+NLL = LossSpec("cross_entropy")
+SGD = OptimiserSpec("sgd", 0.1, 1e-4)
+
+
+def pretraining(column: str, loss: LossSpec | None = None, **fields: Any) -> Recipe:
+    """50 epochs of drawing the half of the patches that was removed."""
+    s = SETTINGS[column]
+    model = {"patch_size": s.patch_size, **s.sizes, **fields}
+    return Recipe(
+        epochs=50,
+        batch_size=256,
+        data=DataSpec(s.data, s.augment),
+        model=model_config("mcae-pretrain", **model),
+        objective="masked",
+        loss=loss or LossSpec("cross_entropy"),
+        optimiser=SGD,
+        schedule=ScheduleSpec("cosine", warmup=0.05),
+        hardware=HardwareSpec(precision="bf16", compile="auto"),
+    )
+
+
+def finetuning(
+    table: str,
+    row: str,
+    column: str,
+    before: str,
+    data: str = "",
+    model: str = "mcae",
+    **fields: Any,
+) -> Recipe:
+    """350 epochs with labels, from the weights of `before` where it names a pretraining."""
+    s = SETTINGS[column]
+    own = {"patch_size": s.patch_size} if model.startswith("mcae") else {}
+    return Recipe(
+        paper="mcae",
+        table=table,
+        row=row,
+        epochs=350,
+        batch_size=256,
+        data=DataSpec(data or s.data, s.augment),
+        model=model_config(model, **own, **s.sizes, **fields),
+        loss=NLL,
+        optimiser=SGD,
+        schedule=ScheduleSpec("cosine", warmup=0.02),
+        hardware=HardwareSpec(precision="bf16", compile="auto"),
+        before=before,
+    )
+
+
+def add(name: str, claim: str, made: Recipe) -> None:
+    def function() -> Recipe:
+        return made
+
+    function.__doc__ = f"{claim}\n\n    torchcaps train mcae/{name} --record"
+    recipe(f"mcae/{name}")(function)
+
+
+def slug(column: str) -> str:
+    return column.lower().replace("-", "")

@@ -1,0 +1,123 @@
+"""Patches of an image as a sequence, some of which may be left out."""
+
+import torch
+from torch import Tensor, nn
+
+from torchcaps.errors import TorchcapsError
+
+
+def to_patches(images: Tensor, size: int) -> Tensor:
+    """images [B,C,H,W] -> pixels of each patch [B,L,C*size*size], row by row"""
+    batch, channels, height, width = images.shape
+    grid = images.reshape(batch, channels, height // size, size, width // size, size)
+    return grid.permute(0, 2, 4, 1, 3, 5).reshape(batch, -1, channels * size * size)
+
+
+def from_patches(patches: Tensor, size: int, side: int) -> Tensor:
+    """The reverse, for a square image of `side` patches. [B,L,C*size*size] -> [B,C,H,W]"""
+    batch, _, pixels = patches.shape
+    channels = pixels // size**2
+    grid = patches.reshape(batch, side, side, channels, size, size)
+    return grid.permute(0, 3, 1, 4, 2, 5).reshape(batch, channels, side * size, side * size)
+
+
+def keep(sequence: Tensor, rows: Tensor | None) -> Tensor:
+    """The rows [B,V] of a sequence [B,L,…]; None: all of them. -> [B,V,…]"""
+    if rows is None:
+        return sequence
+    index = rows.reshape(*rows.shape, *[1] * (sequence.dim() - 2))
+    return sequence.gather(1, index.expand(*rows.shape, *sequence.shape[2:]))
+
+
+def put_back(kept: Tensor, rows: Tensor, length: int, filler: Tensor) -> Tensor:
+    """The reverse of `keep`, with a filler (of one row's shape) where nothing was kept."""
+    whole = filler.to(kept.dtype).expand(len(kept), length, *kept.shape[2:])
+    index = rows.reshape(*rows.shape, *[1] * (kept.dim() - 2))
+    return whole.scatter(1, index.expand_as(kept), kept)
+
+
+class TokenNorm(nn.BatchNorm1d):
+    """BatchNorm over all positions that are there. tokens [B,V,C] -> [B,V,C]"""
+
+    letters = "[B,L,C] -> [B,L,C]"
+
+    def forward(self, input: Tensor) -> Tensor:
+        return super().forward(input.flatten(0, -2)).unflatten(0, input.shape[:-1])
+
+
+class ConvMixer(nn.Module):
+    """ConvMixer (Trockman & Kolter 2022) on the patches that are there.
+
+    tokens [B,V,C], their places [B,V] or None (all) -> tokens [B,V,C]
+
+    The depthwise convolution crosses patches, so it runs on the grid with every hidden patch at
+    zero, and what it writes there is dropped again: nothing of a hidden patch is ever read.
+    """
+
+    letters = "[B,L,C] -> [B,L,C]"
+
+    def __init__(self, width: int, depth: int, side: int, kernel_size: int = 5):
+        super().__init__()
+        self.side = side
+        self.spatial = nn.ModuleList(
+            nn.Conv2d(width, width, kernel_size, padding="same", groups=width) for _ in range(depth)
+        )
+        self.channel = nn.ModuleList(nn.Linear(width, width) for _ in range(depth))
+        self.norms = nn.ModuleList(TokenNorm(width) for _ in range(2 * depth))
+
+    def forward(self, tokens: Tensor, rows: Tensor | None = None) -> Tensor:
+        for number, (spatial, channel) in enumerate(zip(self.spatial, self.channel, strict=True)):
+            mixed = nn.functional.gelu(self._across(spatial, tokens, rows))
+            tokens = tokens + self.norms[2 * number](mixed)
+            tokens = self.norms[2 * number + 1](nn.functional.gelu(channel(tokens)))
+        return tokens
+
+    def _across(self, conv: nn.Module, tokens: Tensor, rows: Tensor | None) -> Tensor:
+        length = self.side * self.side
+        whole = tokens
+        if rows is not None:
+            whole = put_back(tokens, rows, length, tokens.new_zeros(tokens.shape[-1]))
+        grid = whole.mT.unflatten(2, (self.side, self.side))
+        return keep(conv(grid).flatten(2).mT, rows)
+
+
+class Attention(nn.Module):
+    """A block of a vision transformer: attention and an MLP, each behind a LayerNorm."""
+
+    letters = "[B,L,C] -> [B,L,C]"
+
+    def __init__(self, width: int, heads: int = 4):
+        super().__init__()
+        if width % heads:
+            raise TorchcapsError(f"A width of {width} does not split into {heads} heads.")
+        self.heads = heads
+        self.before, self.between = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.mlp = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+        )
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        parts = self.qkv(self.before(tokens)).unflatten(2, (3, self.heads, -1))
+        q, k, v = parts.permute(2, 0, 3, 1, 4)
+        seen = nn.functional.scaled_dot_product_attention(q, k, v)
+        tokens = tokens + self.out(seen.transpose(1, 2).flatten(2))
+        return tokens + self.mlp(self.between(tokens))
+
+
+class ViT(nn.Module):
+    """Transformer blocks on the patches that are there; hidden ones are not in the sequence."""
+
+    letters = "[B,L,C] -> [B,L,C]"
+
+    def __init__(self, width: int, depth: int, side: int):
+        super().__init__()
+        self.places = nn.Parameter(torch.randn(side * side, width) * 0.02)
+        self.blocks = nn.ModuleList(Attention(width) for _ in range(depth))
+        self.norm = nn.LayerNorm(width)
+
+    def forward(self, tokens: Tensor, rows: Tensor | None = None) -> Tensor:
+        tokens = tokens + keep(self.places.expand(len(tokens), -1, -1), rows)
+        for block in self.blocks:
+            tokens = block(tokens)
+        return self.norm(tokens)

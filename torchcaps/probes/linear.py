@@ -1,0 +1,36 @@
+"""A linear map to one-hot labels by ridge regression: exact, and fast enough for every epoch."""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+
+@dataclass
+class Linear:
+    ridge: float = 1e-3
+    """Of features that are scaled to unit spread."""
+    mean: Tensor = field(default_factory=lambda: torch.empty(0))
+    std: Tensor = field(default_factory=lambda: torch.empty(0))
+    weight: Tensor = field(default_factory=lambda: torch.empty(0))
+
+    def fit(self, features: Tensor, labels: Tensor) -> "Linear":
+        """features [N,D], labels [N]"""
+        features = features.double()
+        self.mean, self.std = features.mean(0), features.std(0) + 1e-6
+        x = self._with_one(features)
+        gram = x.T @ x + self.ridge * len(x) * torch.eye(x.shape[1], device=x.device, dtype=x.dtype)
+        self.weight = torch.linalg.solve(gram, x.T @ F.one_hot(labels).to(x.dtype))
+        return self
+
+    def _with_one(self, features: Tensor) -> Tensor:
+        scaled = (features.double() - self.mean) / self.std
+        return torch.cat([scaled, scaled.new_ones(len(scaled), 1)], 1)
+
+    def predict(self, features: Tensor) -> Tensor:
+        """features [M,D] -> labels [M]"""
+        return (self._with_one(features) @ self.weight).argmax(1)
+
+    def score(self, features: Tensor, labels: Tensor) -> float:
+        return float((self.predict(features) == labels).float().mean())

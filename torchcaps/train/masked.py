@@ -1,0 +1,82 @@
+"""Masked pretraining: the loss on removed patches, probes meanwhile, and pictures of it."""
+
+from pathlib import Path
+
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from torchcaps.data import Batch, Split
+from torchcaps.errors import TorchcapsError
+from torchcaps.layers.patches import from_patches, to_patches
+from torchcaps.models.mcae import MCAE
+from torchcaps.probes import KNN, Linear
+from torchcaps.train.recipe import LossSpec
+
+
+def patch_targets(images: Tensor, size: int, spec: LossSpec) -> Tensor:
+    """Pixels of every patch, or those less their patch's mean and by its spread. -> [B,L,P]"""
+    patches = to_patches(images, size)
+    if spec.target == "pixels":
+        return patches
+    mean, spread = patches.mean(-1, keepdim=True), patches.std(-1, keepdim=True)
+    return (patches - mean) / (spread + 1e-3)
+
+
+def masked_loss(model: nn.Module, batch: Batch, spec: LossSpec) -> dict[str, Tensor]:
+    """Mean squared error over the pixels of removed patches; of all, with `--loss.whole`."""
+    output = model(batch.images)
+    if output.hidden is None:
+        raise TorchcapsError("The objective 'masked' needs a model that hides patches.")
+    # Under DDP the model is wrapped, so the size of a patch comes from the shapes.
+    size = round((batch.images.shape[-1] ** 2 / output.hidden.shape[1]) ** 0.5)
+    drawn = to_patches(output.reconstruction.float(), size)
+    error = (drawn - patch_targets(batch.images, size, spec)).square().mean(-1)
+    counted = torch.ones_like(error) if spec.whole else output.hidden.float()
+    return {"loss": (error * counted).sum() / counted.sum()}
+
+
+def frozen_features(model: MCAE, images: Tensor) -> Tensor:
+    """Poses weighed by activations and activations, averaged over positions. -> [B,I*D+I]"""
+    poses, active = model.encode(images)
+    weighed = (poses * active[..., None]).float().mean(1).flatten(1)
+    return torch.cat([weighed, active.float().mean(1)], 1)
+
+
+@torch.no_grad()
+def evaluate_masked(
+    model: nn.Module, split: Split, spec: LossSpec, batch_size: int = 500
+) -> dict[str, float]:
+    """The loss; and, where there are labels, how well half of the images class the other half."""
+    loss = torch.zeros((), device=split.images.device)
+    for batch in split.batches(batch_size):
+        loss += masked_loss(model, batch, spec)["loss"] * len(batch)
+    found = {"loss": float(loss) / len(split)}
+    if split.labels.ndim == 1 and int(split.labels.min()) >= 0 and isinstance(model, MCAE):
+        parts = [frozen_features(model, b.images) for b in split.batches(batch_size)]
+        features, labels = torch.cat(parts), split.labels
+        for name, probe in (("linear", Linear()), ("knn", KNN())):
+            probe.fit(features[::2], labels[::2])
+            found[f"{name}_accuracy"] = probe.score(features[1::2], labels[1::2])
+    return found
+
+
+@torch.no_grad()
+def picture(model: nn.Module, split: Split, spec: LossSpec, path: Path, count: int = 8) -> None:
+    """Inputs, what is left of them, and what the model draws of the rest, as rows of a PNG."""
+    images = split.batch(slice(0, count)).images
+    output = model(images)
+    size = round((images.shape[-1] ** 2 / output.hidden.shape[1]) ** 0.5)
+    patches, hidden = to_patches(images, size), output.hidden[..., None]
+    drawn = to_patches(output.reconstruction.float(), size)
+    if spec.target == "normalised":
+        mean, spread = patches.mean(-1, keepdim=True), patches.std(-1, keepdim=True)
+        drawn = drawn * (spread + 1e-3) + mean
+    side = images.shape[-1] // size
+    rows = [patches, torch.where(hidden, 0.5, patches), torch.where(hidden, drawn, patches)]
+    grid = torch.cat([torch.cat(list(from_patches(r, size, side)), 2) for r in rows], 1)
+    pixels = (grid.clamp(0, 1) * 255).round().to(torch.uint8).cpu().permute(1, 2, 0).numpy()
+    shown = Image.fromarray(pixels[..., 0] if pixels.shape[2] != 3 else pixels)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    scale = max(1, 64 // images.shape[-1])
+    shown.resize((shown.width * scale, shown.height * scale), Image.Resampling.NEAREST).save(path)
