@@ -21,8 +21,7 @@ def require(package: str, extra: str) -> Any:
     """Import an optional package, or say which extra brings it."""
     try:
         return import_module(package)
-    except ImportError:
-        name = package.split(".")[0]
+    except (ImportError, RuntimeError):  # torchvision beside another torch raises the second
         raise TorchcapsError(
-            f"This needs the package {name!r}: pip install 'torchcaps[{extra}]'."
+            f"This needs the packages of an extra: pip install 'torchcaps[{extra}]'."
         ) from None

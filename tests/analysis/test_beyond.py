@@ -118,3 +118,17 @@ def test_every_measure_of_a_table_works_on_a_model_without_decoder():
     model = torchcaps.create_model("capsnet", **{**TINY_CAPSNET, "reconstruction": "none"})
     images, labels = torch.rand(4, 1, 28, 28), torch.arange(4)
     assert attacked(model, images, labels, "fgsm").shape == images.shape
+
+
+def test_ties_count_half():
+    images = torch.zeros(6, 1, 4, 4, dtype=torch.uint8)
+    split = Split(images, torch.zeros(6).long())
+    assert outlier_auroc(Copies(), split, split) == 0.5
+
+
+def test_lengths_that_nothing_squashed_keep_their_order():
+    from torchcaps.analysis.calibration import probabilities
+
+    lengths = torch.tensor([[1.5, 4.0], [0.2, 0.6]])
+    claimed = probabilities(Output(lengths, lengths))
+    torch.testing.assert_close(claimed, torch.tensor([[0.375, 1.0], [0.2, 0.6]]))

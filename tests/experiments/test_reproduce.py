@@ -105,3 +105,40 @@ def test_rows_that_another_table_trains_are_found_by_name(paper, monkeypatch):
     other = Table("little", "two", "", {"digits": Column(("digits",))}, {"B": {}}, ("table1",))
     monkeypatch.setitem(module._TABLES, ("little", "two"), other)
     assert missing("little", ("two",), 1, paper / "results") == [Job("little/b", 0)]
+
+
+def test_a_folder_with_another_recipe_is_not_taken_for_this_one(paper, monkeypatch):
+    job = Job("little/a", 0)
+    assert run_job(job, "", paper / "results").error == ""
+    changed = replace(registry.get_recipe("little/a"), batch_size=100)
+    monkeypatch.setitem(registry._RECIPES, "little/a", lambda: changed)
+    done = run_job(job, "", paper / "elsewhere")
+    assert "another recipe" in done.error and not (paper / "elsewhere").exists()
+
+
+def test_a_measure_that_failed_is_taken_the_next_time(paper, monkeypatch):
+    table = Table("little", "table1", "", {"ece": Column(("digits",), "ece")}, {"A": {}, "B": {}})
+    module = sys.modules["torchcaps.experiments.tables"]
+    monkeypatch.setattr(module, "_TABLES", {("little", "table1"): table})
+    results = paper / "results"
+    job = missing("little", (), 1, results)[0]
+    assert job.measures == ("calibration",)
+
+    def fails(*_):
+        raise TorchcapsError("no extra")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("torchcaps.experiments.reproduce.measure", fails)
+        assert run_job(job, "", results).error == "no extra"
+    assert job in missing("little", (), 1, results)
+    assert run_job(job, "", results).error == ""
+    assert job.recipe not in {j.recipe for j in missing("little", (), 1, results)}
+    assert sum(x["metric"] == "accuracy" and x["split"] == "test" for x in lines(paper)) == 1
+
+
+def test_only_rows_with_a_column_for_their_data(paper, monkeypatch):
+    module = sys.modules["torchcaps.experiments.tables"]
+    other = Table("little", "table1", "", {"x": Column(("mnist",))}, {"A": {}, "B": {}})
+    monkeypatch.setattr(module, "_TABLES", {("little", "table1"): other})
+    with pytest.raises(TorchcapsError, match="no recipe fills it"):
+        missing("little", (), 1, paper / "results")

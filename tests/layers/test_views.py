@@ -23,3 +23,5 @@ def test_coordinates_stay_float32_under_autocast():
     with torch.autocast("cpu", dtype=torch.bfloat16):
         seen = views(images)
     torch.testing.assert_close(seen, views(images), atol=0, rtol=0)
+    for dtype in (torch.float64, torch.bfloat16):
+        assert views.to(dtype)(images.to(dtype)).dtype == dtype

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torchcaps.errors import TorchcapsError
 from torchcaps.experiments import get_recipe, recipes
 from torchcaps.train import recipe as recipe_module
-from torchcaps.train.recipe import Recipe, from_dict, to_dict
+from torchcaps.train.recipe import LossSpec, Recipe, from_dict, to_dict
 
 
 @pytest.mark.parametrize("name", list(recipes()))
@@ -54,3 +54,9 @@ def test_a_file_that_is_no_recipe(tmp_path):
         path.write_text(text)
         with pytest.raises(TorchcapsError):
             recipe_module.load(path)
+
+
+def test_weights_of_losses_are_named():
+    assert get_recipe("demo/capsnet").loss.reconstruction == 0.002
+    with pytest.raises(TypeError):
+        LossSpec("margin", 0.002)

@@ -13,9 +13,13 @@ NUM_BINS = 15
 
 
 def probabilities(output: Output) -> Tensor:
-    """What a model claims of each class: lengths where it has them, else a softmax. -> [B,Y]"""
+    """What a model claims of each class: lengths where it has them, else a softmax. -> [B,Y]
+
+    Lengths that nothing squashed are scaled down to one at most.
+    """
     if output.lengths is not None:
-        return output.lengths.float().clamp(0, 1)
+        lengths = output.lengths.float()
+        return lengths / lengths.amax(-1, keepdim=True).clamp(min=1)
     return output.logits.float().softmax(-1)
 
 

@@ -112,6 +112,8 @@ def measure(folder: Path, kinds: list[str], root: Path | None = None) -> list[di
     device = "cuda" if torch.cuda.is_available() else "cpu"
     root = root or (Path(recipe.data.root) if recipe.data.root else None)
     data = load_data(recipe.data.name, root, seed=recipe.data.seed).to(device)
+    if data.test.labels.ndim != 1 and set(kinds) & {"calibration", "adversarial", "compactness"}:
+        raise TorchcapsError(f"{recipe.data.name}: these measures need one label an image.")
     subject = Subject(load(folder).to(device).eval(), data, root)
     lines = []
     for kind in kinds:

@@ -44,5 +44,6 @@ def outlier_auroc(
     values = torch.cat([strangeness(model, inside, score), strangeness(model, outside, score)])
     is_outside = torch.arange(len(values), device=values.device) >= len(inside)
     # Only the order counts; torchmetrics would put unbounded scores through a sigmoid.
-    ranks = values.argsort().argsort().double() / len(values)
+    levels = torch.unique(values, return_inverse=True)[1]
+    ranks = levels.double() / (levels.max() + 1)
     return float(functional.binary_auroc(ranks, is_outside.long()))

@@ -22,6 +22,8 @@ def routing_map(model: CapsuleModel, image: Tensor) -> tuple[np.ndarray, np.ndar
     num_types = getattr(model.config, "num_types", 1)
     coupling, lengths = output.coupling[0], output.primary[0].norm(dim=-1)
     side = round((len(coupling) // num_types) ** 0.5)
+    if len(coupling) != len(lengths) or side * side * num_types != len(coupling):
+        raise TorchcapsError("Its classes do not route from primary capsules on a square grid.")
     received = (coupling * lengths[:, None]).reshape(side, side, num_types, -1).sum(2)
     return coupling.cpu().numpy(), received.permute(2, 0, 1).cpu().numpy()
 

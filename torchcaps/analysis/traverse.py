@@ -58,7 +58,7 @@ def traverse_run(
     if not 0 <= image < len(test):
         raise TorchcapsError(f"There is no test image {image}: they are 0 to {len(test) - 1}.")
     batch = test.batch(slice(image, image + 1))
-    squashed = model.eval()(batch.images).lengths is not None
+    squashed = getattr(model.config, "squash", False)
     values = RANGE if squashed else WIDE
     label = int(batch.labels.reshape(-1)[0])
     return traverse(model, batch.images[0], values=values, label=label)[:units], values

@@ -81,7 +81,7 @@ def traverse(
 
     if not runs:
         raise TorchcapsError("Name at least one run: torchcaps traverse runs/demo/capsnet.")
-    drawn = {folder.name: traverse_run(folder, image, units, data_root) for folder in runs}
+    drawn = {str(folder): traverse_run(folder, image, units, data_root) for folder in runs}
     out.parent.mkdir(parents=True, exist_ok=True)
     draw_traversals(drawn).savefig(out, dpi=150)
     console.print(f"wrote {out}")

@@ -40,7 +40,7 @@ def capsnet() -> Recipe:
 
     torchcaps train demo/capsnet
     """
-    return _recipe("CapsNet", "capsnet-small", LossSpec("margin", 0.002), 13, 40)
+    return _recipe("CapsNet", "capsnet-small", LossSpec("margin", reconstruction=0.002), 13, 40)
 
 
 @recipe("demo/convnet-avg")

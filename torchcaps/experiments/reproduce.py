@@ -4,6 +4,7 @@ Jobs go through joblib, so `joblib.parallel_config(backend="dask")` (or ray) aro
 carries them to a cluster unchanged.
 """
 
+import dataclasses
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -16,8 +17,9 @@ from torchcaps.analysis.measure import METRICS, measure, record_measured
 from torchcaps.errors import TorchcapsError
 from torchcaps.experiments.chain import pretrained
 from torchcaps.experiments.registry import get_recipe, has_protocol, recipes
-from torchcaps.experiments.tables import get_table, read_results, tables
-from torchcaps.train.loop import Interrupted, resume, start
+from torchcaps.experiments.tables import Table, get_table, read_results, tables
+from torchcaps.train.loop import resume, start
+from torchcaps.train.recipe import Recipe
 from torchcaps.train.record import append_results
 from torchcaps.train.run import Run
 
@@ -50,27 +52,66 @@ class Done:
 def missing(
     paper: str, names: tuple[str, ...], seeds: int, results: Path, protocol: str = "ours"
 ) -> list[Job]:
-    """Rows with a recipe and no recorded run; every row gets one before any gets two."""
+    """Rows with a recipe and no recorded run; every row gets one before any gets two.
+
+    A row whose run is recorded and lacks a measure is there too, if its folder still stands.
+    """
     chosen = [get_table(paper, name) for name in names] if names else tables(paper)
-    measures: dict[tuple[str, str], dict[str, None]] = {}  # of each row that a run can fill
-    for table in chosen:
-        kinds = {METRICS[c.metric]: None for c in table.columns.values() if c.metric in METRICS}
-        for source in (table.name, *table.sources):
-            for row in table.rows:
-                measures[source, row] = measures.get((source, row), {}) | kinds
-    recorded = {(r["recipe"], r["seed"], r["protocol"]) for r in read_results(paper, results)}
     known = {n: get_recipe(n) for n in recipes()}
-    rows = {n: r for n, r in known.items() if r.paper == paper and (r.table, r.row) in measures}
-    if protocol != "ours":
-        rows = {n: get_recipe(n, protocol) for n in rows if has_protocol(n, protocol)}
-    if not rows:
+    wanted = {n: kinds for n, r in known.items() if (kinds := _measures(r, chosen)) is not None}
+    wanted = {n: kinds for n, kinds in wanted.items() if has_protocol(n, protocol)}
+    if not wanted:
         raise TorchcapsError(f"{paper} {' '.join(names)}: no recipe fills it.")
-    jobs = [
-        Job(n, s, protocol, tuple(measures[r.table, r.row]))
-        for s in range(seeds)
-        for n, r in rows.items()
-    ]
-    return [job for job in jobs if (job.recipe, job.seed, protocol) not in recorded]
+    lines = read_results(paper, results)
+    recorded = {(r["recipe"], r["seed"], r["protocol"]) for r in lines}
+    measured = {
+        (r["recipe"], r["seed"], r["protocol"], METRICS[r["metric"]])
+        for r in lines
+        if r["metric"] in METRICS
+    }
+    jobs = []
+    for seed in range(seeds):
+        for name, kinds in wanted.items():
+            key = (name, seed, protocol)
+            job = Job(name, seed, protocol, tuple(k for k in kinds if (*key, k) not in measured))
+            stands = (job.folder / "record.json").exists()
+            if key not in recorded or (job.measures and stands):
+                jobs.append(job)
+    return jobs
+
+
+def _measures(recipe: Recipe, chosen: list[Table]) -> dict[str, None] | None:
+    """What the tables that this recipe fills show beyond accuracy; None: it fills none of them."""
+    found = None
+    shown = {recipe.data.name, *recipe.evaluate}
+    for table in chosen:
+        if recipe.paper != table.paper or recipe.row not in table.rows:
+            continue
+        filled = [c for c in table.columns.values() if shown & set(c.data)]
+        if recipe.table in (table.name, *table.sources) and filled:
+            kinds = {METRICS[c.metric]: None for c in filled if c.metric in METRICS}
+            found = (found or {}) | kinds
+    return found
+
+
+def same_run(folder: Path, recipe: Recipe) -> bool:
+    """Whether a folder holds this recipe's run, wherever and on whatever it was trained."""
+    held = Run.open(folder).recipe()
+    there = {
+        "data": replace(held.data, root=recipe.data.root),
+        "model": recipe.model,  # its sizes were filled in from the data or the pretrained run
+        "hardware": recipe.hardware,
+        "record": recipe.record,
+        "start_from": recipe.start_from,
+    }
+    fields = {f.name for f in dataclasses.fields(recipe.model)} - _FILLED
+    alike = type(held.model) is type(recipe.model) and (
+        held.start_from or all(getattr(held.model, n) == getattr(recipe.model, n) for n in fields)
+    )
+    return bool(alike) and replace(held, **there) == recipe
+
+
+_FILLED = {"in_channels", "image_size", "num_classes"}
 
 
 def run_job(job: Job, data_root: str, results: Path) -> Done:
@@ -80,21 +121,22 @@ def run_job(job: Job, data_root: str, results: Path) -> Done:
     try:
         # The record says the command that gives this one run again.
         sys.argv = job.command
+        recipe = replace(get_recipe(job.recipe, job.protocol), seed=job.seed)
+        recipe = replace(recipe, data=replace(recipe.data, root=data_root or recipe.data.root))
         with job.folder.with_suffix(".log").open("a") as log:
             console = Console(file=log)
             if (job.folder / "recipe.json").exists():
+                if not same_run(job.folder, recipe):
+                    return Done(job, f"{job.folder} holds a run of another recipe; move it away.")
                 run = resume(job.folder, console)
             else:
-                recipe = get_recipe(job.recipe, job.protocol)
-                data = replace(recipe.data, root=data_root or recipe.data.root)
-                recipe = pretrained(replace(recipe, seed=job.seed, data=data), console)
-                run = start(recipe, job.folder, console)
+                run = start(pretrained(recipe, console), job.folder, console)
         append_results(Run(run.folder).record(), results)
         if job.measures:
             sys.argv = ["torchcaps", "measure", str(run.folder), *job.measures, "--record"]
             found = measure(run.folder, list(job.measures), Path(data_root) if data_root else None)
             record_measured(run.folder, found, results)
-    except (TorchcapsError, Interrupted, RuntimeError, OSError) as error:
+    except Exception as error:  # one run that fails leaves the others
         return Done(job, str(error).strip().split("\n")[0] or type(error).__name__)
     finally:
         sys.argv = words

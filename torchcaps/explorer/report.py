@@ -24,6 +24,8 @@ from torchcaps.data import Dataset
 from torchcaps.data import load as load_data
 from torchcaps.explorer.page import page
 from torchcaps.models import CapsuleModel
+from torchcaps.models.base import CHOSEN
+from torchcaps.models.capsnet import CapsNet
 from torchcaps.train.load import load
 from torchcaps.train.run import Run
 
@@ -65,8 +67,10 @@ def _curves(runs: dict[str, Run]) -> Figure:
         lines = run.metrics()
         epochs = [line["epoch"] + 1 for line in lines]
         left.plot(epochs, [line["train_loss"] for line in lines], label=name)
-        if lines and "val_accuracy" in lines[0]:
-            right.plot(epochs, [100 * line["val_accuracy"] for line in lines], label=name)
+        split = run.recipe().stop_on
+        if lines and f"{split}_accuracy" in lines[0]:
+            shown = name if split == "val" else f"{name} (test split)"
+            right.plot(epochs, [100 * line[f"{split}_accuracy"] for line in lines], label=shown)
     left.set(xlabel="epoch", ylabel="training loss", yscale="log")
     right.set(xlabel="epoch", ylabel="validation accuracy, %")
     for axes in (left, right):
@@ -109,7 +113,7 @@ def _provenance(runs: dict[str, Run]) -> str:
             "versions": ", ".join(f"{k} {v}" for k, v in record["versions"].items()),
             "seed": record["recipe"]["seed"],
             "epochs": record["epochs_trained"],
-            "epoch chosen on validation": record["chosen_epoch"] + 1,
+            f"epoch chosen on {CHOSEN[run.recipe().stop_on]}": record["chosen_epoch"] + 1,
             "training time": f"{record['seconds']} s",
             "data": f"{record['recipe']['data']['name']}. {record['data_note']}",
         }
@@ -160,7 +164,7 @@ def _sections(
         }
         words = "Each row adds to one unit of the class capsule of one test image, and decodes."
         yield _Section("What each unit draws", words, figures)
-    routed = {n: m for n, m in models.items() if getattr(m.config, "routing", None) == "dynamic"}
+    routed = {n: m for n, m in models.items() if isinstance(m, CapsNet) and m.routed}
     if routed:
         few = test.batch(_spread(len(test), 12))
         image = few.images[len(few) // 3]

@@ -95,9 +95,8 @@ class ConvStem(nn.Sequential):
 
 
 class TimmStem(nn.Module):
-    """Features of any of timm's models, at the finest stage that halves the image or more.
-
-    images [B,C,H,W] -> features [B,C',H',W']
+    """Features of any of timm's models at one of its stages (of a ResNet: 0 halves the image, 1
+    quarters it). images [B,C,H,W] -> features [B,C',H',W']
     """
 
     letters = "[B,C,H,W] -> [B,C,H,W]"
@@ -125,7 +124,7 @@ Backbone = ConvStem | ResNetStack | TimmStem
 
 
 def make_backbone(name: str, in_channels: int, channels: int = 128) -> Backbone:
-    """simple (of `channels`), resnet, resnet-wide, or timm:NAME"""
+    """simple (of `channels`), resnet, resnet-wide, or timm:NAME or timm:NAME@STAGE"""
     if name == "simple":
         return ConvStem(in_channels, channels)
     if name == "resnet":
@@ -133,7 +132,8 @@ def make_backbone(name: str, in_channels: int, channels: int = 128) -> Backbone:
     if name == "resnet-wide":
         return ResNetStack(in_channels, ((80, 3), (160, 4)))
     if name.startswith("timm:"):
-        return TimmStem(name[5:], in_channels)
+        model, _, stage = name[5:].partition("@")
+        return TimmStem(model, in_channels, int(stage or 1))
     raise TorchcapsError(
         f"There is no backbone {name!r}: simple, resnet, resnet-wide or timm:NAME."
     )

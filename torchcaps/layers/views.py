@@ -40,5 +40,7 @@ class Views(nn.Module):
             return images
         batch, (height, width) = len(images), images.shape[2:]
         seen = images.repeat_interleave(self.num_views, 0)
-        with torch.autocast(images.device.type, enabled=False):  # coordinates need float32
-            return warp(seen.float(), self.matrix.repeat(batch, 1, 1), (height, width))
+        exact = torch.promote_types(images.dtype, torch.float32)  # coordinates need it
+        with torch.autocast(images.device.type, enabled=False):
+            matrix = self.matrix.to(exact).repeat(batch, 1, 1)
+            return warp(seen.to(exact), matrix, (height, width)).to(images.dtype)

@@ -26,6 +26,10 @@ class ModelConfig:
         return self.in_channels, self.image_size, self.image_size
 
 
+CHOSEN = {"val": "validation", "test": "test"}
+"""The split that chose an epoch, in words."""
+
+
 def _letters(letters: str, what: str) -> Any:
     return field(default=None, metadata={"letters": letters, "what": what})
 
@@ -110,7 +114,8 @@ class CapsuleModel(
             recipe, run = self.record["recipe"], self.record
             lines += [
                 f"\nRecipe `{recipe['name']}`, seed {recipe['seed']}, commit `{run['commit']}`, "
-                f"{run['device']}, {run['date']}. The checkpoint was chosen on validation data."
+                f"{run['device']}, {run['date']}. The checkpoint was chosen on "
+                f"{CHOSEN[recipe.get('stop_on', 'val')]} data."
             ]
         return ModelCard("\n".join(lines) + "\n")
 

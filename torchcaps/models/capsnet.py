@@ -61,6 +61,7 @@ class CapsNet(CapsuleModel):
         super().__init__()
         self.config = c = config
         self.conditional = c.reconstruction == "conditional"
+        self.routed = c.routing == "dynamic"
         channels, side, stride = c.channels, conv_out(c.image_size, c.kernel_size), 2
         self.stem: nn.Module = ConvStack(c.in_channels, (c.channels,), c.kernel_size, (1,))
         if c.backbone == "resnet":

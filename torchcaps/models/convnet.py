@@ -182,7 +182,7 @@ class ConvNetModern(CapsuleModel):
     ) -> Output:
         features = self.stem(self.views(images))
         pooled = max_pool(features).unflatten(0, (len(images), -1)).max(1).values
-        return Output(logits=self.head(pooled), features=features)
+        return Output(self.head(pooled), features=features[:: self.views.num_views])
 
 
 register("convnet-fc", ConvNet, ConvNetConfig(), "LeNet-like baseline of the CapsNet paper")

@@ -11,8 +11,9 @@ A layer's last passes reach no output: what layer n of N does in pass t moves up
 They are left out (`alive`), and not one bit of the scores changes. With two passes only the class
 capsules attend at all.
 
-`num_iters="converged"`: passes until nothing changes, by Anderson acceleration, with the gradient
-of the implicit function, so that memory does not grow with passes.
+`num_iters="converged"`: passes until little changes or there were 30, by Anderson acceleration,
+with the gradient of the implicit function, so that memory does not grow with passes. Nothing forces
+the passes to converge; `residual` says how near they came.
 """
 
 from dataclasses import dataclass
@@ -53,13 +54,17 @@ class InvertedConfig(ModelConfig):
     norm: bool = True
     """LayerNorm of parents (ablation A: without)."""
     activations: bool = False
-    """Children count by an activation of their own (ablation C)."""
+    """Children count by an activation (ablation C): the sigmoid of a linear map of the pose, which
+    scales the pose. The paper has EM's activations."""
     scale: bool = True
     """Agreement divided by the square root of the pose's size, as in the authors' code."""
     routing: Literal["inverted", "dynamic"] = "inverted"
 
 
 class Inverted(CapsuleModel):
+    residual: Tensor | None
+    """Of the last images routed to a fixed point: how much one more pass would change each."""
+
     def __init__(self, config: InvertedConfig):
         super().__init__()
         self.config = self.options = c = config
@@ -96,7 +101,7 @@ class Inverted(CapsuleModel):
         self.layers = nn.ModuleList(layers)
         self.active = nn.Linear(c.pose_dim, 1) if c.activations else None
         self.head = nn.Linear(c.pose_dim, 1)
-        self.solver = Solver()
+        self.solver, self.residual = Solver(), None
         self.decoder = None
 
     def forward(
@@ -181,7 +186,8 @@ class Inverted(CapsuleModel):
             moved = [self.attend(n, below[n], below[n + 1])[0] for n in range(len(self.layers))]
             return join(moved)
 
-        return [primary, *split(fixed_point(step, join(poses[1:]), self.solver))]
+        found, self.residual = fixed_point(step, join(poses[1:]), self.solver)
+        return [primary, *split(found)]
 
 
 CIFAR100 = {"pose_dim": 36, "dense": (20,), "num_classes": 100}

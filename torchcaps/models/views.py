@@ -69,7 +69,7 @@ class ViewCapsNet(CapsuleModel):
         capsules, _, shares = self.classes(poses, coupling=coupling)
         return Output(
             logits=self.head(capsules).squeeze(-1),
-            features=features,
+            features=features[:: self.views.num_views],  # of the image as it is
             primary=poses,
             coupling=shares,
             capsules=capsules,

@@ -30,49 +30,60 @@ STANDARD = Solver()
 @torch.no_grad()
 def anderson(
     f: Callable[[Tensor], Tensor], start: Tensor, solver: Solver = STANDARD
-) -> tuple[Tensor, int, float]:
-    """A fixed point of f near `start` [B,N] -> (it, steps taken, last relative change)
+) -> tuple[Tensor, int, Tensor]:
+    """A fixed point of f near `start` [B,N] -> (it, steps taken, relative change of each row [B])
 
     The next state mixes the last few, with the weights that would make the change smallest if f
-    were affine; each row of the batch has its own.
+    were affine; each row of the batch has its own. Where f is no contraction it may not converge:
+    each row returns the value after its smallest change, which is said.
     """
-    states = [start]
-    values = [f(start)]
-    change = float("inf")
-    for step in range(1, solver.max_iters):
+    states, values = [start], [f(start)]
+    best, least = values[0], _change(start, values[0])
+    steps = 1
+    while steps < solver.max_iters and float(least.max()) >= solver.tolerance:
         state = _mix(states, values, solver.damping) if len(states) > 1 else values[0]
         value = f(state)
-        change = float((value - state).norm() / (value.norm() + 1e-9))
+        steps += 1
+        change = _change(state, value)
+        better = change < least
+        best, least = torch.where(better[:, None], value, best), torch.where(better, change, least)
         states, values = [*states, state][-solver.memory :], [*values, value][-solver.memory :]
-        if change < solver.tolerance:
-            return value, step + 1, change
-    return values[-1], solver.max_iters, change
+    return best, steps, least
+
+
+def _change(state: Tensor, value: Tensor) -> Tensor:
+    moved = (value - state).float().norm(dim=1)
+    return moved / (value.float().norm(dim=1) + 1e-9)
 
 
 def _mix(states: list[Tensor], values: list[Tensor], damping: float) -> Tensor:
     """Weights that sum to one and minimise the length of the mixed change."""
     exact = torch.promote_types(values[0].dtype, torch.float32)
-    value = torch.stack(values, 1).to(exact)
-    change = value - torch.stack(states, 1).to(exact)
-    gram = change @ change.mT
-    size = gram.diagonal(dim1=1, dim2=2).mean(1)[:, None, None] + 1e-12
-    eye = torch.eye(gram.shape[1], device=gram.device, dtype=exact)
-    solved = torch.linalg.solve(gram / size + damping * eye, torch.ones_like(gram[:, :, :1]))
-    weights = solved / solved.sum(1, keepdim=True)
-    return (weights * value).sum(1).to(values[0].dtype)
+    with torch.autocast(values[0].device.type, enabled=False):
+        value = torch.stack(values, 1).to(exact)
+        change = value - torch.stack(states, 1).to(exact)
+        gram = change @ change.mT
+        size = gram.diagonal(dim1=1, dim2=2).mean(1)[:, None, None] + 1e-12
+        eye = torch.eye(gram.shape[1], device=gram.device, dtype=exact)
+        solved = torch.linalg.solve(gram / size + damping * eye, torch.ones_like(gram[:, :, :1]))
+        weights = solved / solved.sum(1, keepdim=True)
+        return (weights * value).sum(1).to(values[0].dtype)
 
 
-def fixed_point(f: Callable[[Tensor], Tensor], start: Tensor, solver: Solver = STANDARD) -> Tensor:
-    """A fixed point of f, with the gradient of the implicit function. start [B,N] -> [B,N]
+def fixed_point(
+    f: Callable[[Tensor], Tensor], start: Tensor, solver: Solver = STANDARD
+) -> tuple[Tensor, Tensor]:
+    """A fixed point of f, with the gradient of the implicit function. start [B,N]
+    -> (it [B,N], relative change of each row in the best step [B]: how near it came)
 
     f may close over parameters and inputs; they get their gradients.
     """
-    found, _, _ = anderson(f, start.detach(), solver)
+    found, _, change = anderson(f, start.detach(), solver)
     if not torch.is_grad_enabled():
-        return found
+        return found, change
     reached = f(found)
     if not reached.requires_grad:
-        return reached
+        return reached, change
     inner = found.detach().requires_grad_()
     again = f(inner)
 
@@ -85,4 +96,4 @@ def fixed_point(f: Callable[[Tensor], Tensor], start: Tensor, solver: Solver = S
         return anderson(pull, gradient, solver)[0]
 
     reached.register_hook(implicit)
-    return reached
+    return reached, change

@@ -64,7 +64,8 @@ def evaluate_masked(
 @torch.no_grad()
 def picture(model: nn.Module, split: Split, spec: LossSpec, path: Path, count: int = 8) -> None:
     """Inputs, what is left of them, and what the model draws of the rest, as rows of a PNG."""
-    images = split.batch(slice(0, count)).images
+    spread = torch.linspace(0, len(split) - 1, count, device=split.images.device).long()
+    images = split.batch(spread).images  # over the whole split: it may be sorted by class
     output = model(images)
     size = round((images.shape[-1] ** 2 / output.hidden.shape[1]) ** 0.5)
     patches, hidden = to_patches(images, size), output.hidden[..., None]

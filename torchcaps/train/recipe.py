@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_type_hints
 
@@ -31,6 +31,7 @@ class DataSpec:
 @dataclass(frozen=True)
 class LossSpec:
     kind: Literal["margin", "spread", "cross_entropy", "binary_cross_entropy"] = "margin"
+    _: KW_ONLY
     margin: float = 0.9
     """Of spread."""
     smoothing: float = 0.0
@@ -48,6 +49,7 @@ class OptimiserSpec:
     kind: Literal["adam", "adamw", "sgd"] = "adam"
     lr: float = 1e-3
     weight_decay: float = 0.0
+    _: KW_ONLY
     momentum: float = 0.9
     """Of SGD; for Adam, its first beta."""
     nesterov: bool = False

@@ -87,8 +87,9 @@ def append_results(record: dict[str, Any], folder: Path) -> str:
     folder.mkdir(parents=True, exist_ok=True)
     if path.exists():
         with path.open() as file:
-            known = {(line["recipe"], line["seed"], line["date"]) for line in map(json.loads, file)}
-        if (recipe["name"], recipe["seed"], record["date"]) in known:
+            lines = [line for line in map(json.loads, file) if not line.get("superseded_by")]
+        known = {(x["recipe"], x["seed"], x["protocol"], x["date"]) for x in lines}
+        if (recipe["name"], recipe["seed"], recipe["protocol"], record["date"]) in known:
             return f"already in {path}"
     shared = {name: recipe[name] for name in ("paper", "table", "row", "protocol", "seed")}
     facts = {k: v for k, v in record.items() if k not in ("recipe", "results")}

@@ -49,7 +49,8 @@ class Run:
 
         `start` says by which command, commit and device the run was begun.
         """
-        stem = f"{recipe.name.replace('/', '-')}-s{recipe.seed}"
+        marked = "" if recipe.protocol == "ours" else f"-{recipe.protocol}"
+        stem = f"{recipe.name.replace('/', '-')}{marked}-s{recipe.seed}"
         if out is not None and (out / "recipe.json").exists():
             raise TorchcapsError(
                 f"{out} holds a run already: torchcaps resume {out}, or another --out."
