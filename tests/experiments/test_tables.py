@@ -88,6 +88,7 @@ def test_every_recipe_runs(name, tmp_path, few_digits):
         "view-capsnet": {"channels": (4,) * 7, "dim": 2},
         "inverted": {"channels": 4, "num_types": 2, "pose_dim": 4},
         "cnn": {"channels": 4, "hidden": 8},
+        "sr-capsnet": {"num_types": 2, "dim": 4, "channels": 4},
         "mcae": {"width": 8, "depth": 1, "num_caps": 4, "dim": 4, "decoder_dim": 4},
     }
     if recipe.model.family in ("convnet", "convnet-modern"):

@@ -36,6 +36,9 @@ def tiny(**fields):
         ("cnn", {}, 18_919_434),
         ("cnn-multi-fc", {}, 42_490_762),
         ("resnet18", {}, 11_173_962),
+        ("sr-capsnet", {}, 3_190_288),
+        ("sr-capsnet-1", {}, 934_416),
+        ("capsnet-resnet", {}, 6_616_128),  # 12.45M are printed, and how is not said
     ],
 )
 def test_parameters_are_as_printed(name, fields, count):

@@ -21,6 +21,7 @@ def small(name):
         "em-capsnet": {"channels": 4, "num_types": (2, 3, 2), "num_iters": 2},
         "inverted": {"channels": 4, "num_types": 2, "pose_dim": 4},
         "cnn": {"channels": 4, "hidden": 8},
+        "sr-capsnet": {"num_types": 2, "dim": 4, "channels": 4},
         "mcae": {"width": 8, "depth": 1, "num_caps": 4, "dim": 4, "decoder_dim": 4},
         "view-capsnet": {"channels": (4,) * 7, "dim": 2, "dropout": 0.0},
     }

@@ -68,6 +68,8 @@ for column, data in VIEWS.items():
         f"Pretraining on the views that the {column} set trains on.",
         replace(first, data=replace(first.data, name=data)),
     )
+    beside = finetuning("table4", "SR-CapsNet", "smallNORB", "", data, model="sr-capsnet")
+    add(f"table4/{short}-sr-capsnet", f"{column}, SR-CapsNet beside it.", beside)
     for row, before in (("MCAE", f"mcae/pretrain/{short}"), ("MCAE (no pretraining)", "")):
         made = finetuning("table4", row, "smallNORB", before, data)
         add(f"table4/{short}{'' if before else '-scratch'}", f"{column}, {row}.", made)

@@ -15,7 +15,7 @@ PAPER = {
     "Imagewoof": 61.8,
 }  # fmt: skip
 COLUMNS = {name: Column((s.data,)) for name, s in SETTINGS.items()}
-BESIDE = {"ResNet-18": "resnet18"}
+BESIDE = {"SR-CapsNet": "sr-capsnet", "ResNet-18": "resnet18"}
 add_table(
     Table(
         "mcae",
