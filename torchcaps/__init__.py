@@ -55,6 +55,7 @@ number; rooms of one number do not import each other.
     inverted      inverted attention, all layers at once
     mcae          the masked capsule autoencoder
     sr            self-routing capsules
+    timm_net      classifiers of timm, for comparison
     em            matrix capsules with EM routing
     views         capsules that see an image from several poses
 5 train           one loop for all papers

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tests.data import files
+from tests.models.test_registry import needs_timm
 from torchcaps.data import registry
 from torchcaps.errors import TorchcapsError
 from torchcaps.experiments import cells, get_recipe, get_table, recipes, tables
@@ -81,6 +82,8 @@ def few_digits(monkeypatch, digits):
 def test_every_recipe_runs(name, tmp_path, few_digits):
     """A few steps on the embedded digits, with everything but the size as the recipe says."""
     recipe = get_recipe(name)
+    if recipe.model.family == "timm":
+        needs_timm()
     small = {
         "capsnet": {"channels": 4, "num_types": 2, "hidden": (8,)},
         "convnet-r": {"channels": 8, "hidden": (8,)},

@@ -16,7 +16,8 @@ class ClassCaps(nn.Module):
 
     def __init__(self, in_caps: int, in_dim: int, num_classes: int):
         super().__init__()
-        self.route_weight = nn.Parameter(torch.zeros(in_caps, in_dim, num_classes))
+        # small, not the authors' zeros: then the layers below have a gradient from the first step
+        self.route_weight = nn.Parameter(0.01 * torch.randn(in_caps, in_dim, num_classes))
         self.route_bias = nn.Parameter(torch.zeros(in_caps, num_classes))
 
     def forward(self, poses: Tensor, activations: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """Models: images [B,C,H,W] in, an Output with every intermediate by name out."""
 
-from torchcaps.models import capsnet, cnn, convnet, em, inverted, mcae, sr, views
+from torchcaps.models import capsnet, cnn, convnet, em, inverted, mcae, sr, timm_net, views
 from torchcaps.models.base import CapsuleModel, ModelConfig, Output
 from torchcaps.models.registry import create_model, from_folder, list_models
 
@@ -18,5 +18,6 @@ __all__ = [
     "list_models",
     "mcae",
     "sr",
+    "timm_net",
     "views",
 ]

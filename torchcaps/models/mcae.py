@@ -127,10 +127,16 @@ class MCAE(CapsuleModel):
 
     def encode(self, images: Tensor, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Capsules of the patches in `rows` (None: all). -> poses [B,V,I,D], activations [B,V,I]"""
+        return self.capsules(self.tokens(images, rows))
+
+    def tokens(self, images: Tensor, rows: Tensor | None = None) -> Tensor:
+        """images [B,C,H,W] -> what the backbone makes of the patches in `rows` [B,V,C']"""
+        patches = keep(to_patches(self.normalise(images), self.options.patch_size), rows)
+        return self.backbone(self.embed_norm(self.embed(patches)), rows)
+
+    def capsules(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """tokens [B,V,C'] -> poses [B,V,I,D], activations [B,V,I]"""
         c = self.options
-        tokens = to_patches(self.normalise(images), c.patch_size)
-        tokens = self.embed_norm(self.embed(keep(tokens, rows)))
-        tokens = self.backbone(tokens, rows)
         poses = self.primary(tokens).unflatten(2, (c.num_caps, c.dim))
         active = self.active(tokens).sigmoid()
         for number, (layer, norm) in enumerate(zip(self.layers, self.norms, strict=True)):
@@ -151,10 +157,14 @@ class MCAE(CapsuleModel):
         capsule, since there are no classes yet.
         """
         if self.options.stage == "finetune":
-            poses, active = self.encode(images)
+            tokens = self.tokens(images)
+            poses, active = self.capsules(tokens)
             shares = self.classes(poses, active).mean(1)
             return Output(
-                logits=shares.clamp_min(1e-8).log(), lengths=shares, capsules=poses.mean(1)
+                logits=shares.clamp_min(1e-8).log(),
+                lengths=shares,
+                features=tokens.mT.unflatten(2, (self.side, self.side)),
+                capsules=poses.mean(1),
             )
         rows = self.rows(images) if reconstruct else None
         poses, active = self.encode(images, rows)

@@ -19,6 +19,7 @@ from torch.nn import functional as F
 
 from torchcaps.routing.dynamic import check_iterations
 from torchcaps.routing.step import MEMORY_BUDGET, FusedStep, Impl, by_rows, use_kernel
+from torchcaps.routing.uniform import uniform_routing
 from torchcaps.routing.window import Window, form_votes
 
 EPS = 1e-8
@@ -70,6 +71,9 @@ def inverted_attention_step(
     """
     ones = poses.new_ones(poses.shape[:-1]) if mean else None
     if not use_kernel(impl, poses, weight, window):
+        if parents is None and not mean:  # a sum of votes, and none of them need be formed
+            options = {"window": window, "coupling": coupling, "impl": "reference"}
+            return uniform_routing(poses, weight, squash=False, budget=budget, **options)
 
         def route(poses: Tensor, weight: Tensor, there, parents) -> tuple[Tensor, ...]:
             found = inverted_attention_step_reference(

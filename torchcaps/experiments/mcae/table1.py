@@ -6,6 +6,7 @@ The table of the paper is lost from its text here; the values of its best row ar
 """
 
 from dataclasses import replace
+from typing import Any
 
 from torchcaps.experiments.mcae.setting import SETTINGS, add, finetuning, pretraining, slug
 from torchcaps.experiments.tables import Column, Table, add_table
@@ -15,7 +16,12 @@ PAPER = {
     "Imagewoof": 61.8,
 }  # fmt: skip
 COLUMNS = {name: Column((s.data,)) for name, s in SETTINGS.items()}
-BESIDE = {"SR-CapsNet": "sr-capsnet", "ResNet-18": "resnet18"}
+BESIDE = {
+    "SR-CapsNet": "sr-capsnet",
+    "ResNet-18": "resnet18",
+    "MobileNetV3": "mobilenetv3",
+    "ViT-S": "vit-small",
+}
 add_table(
     Table(
         "mcae",
@@ -39,7 +45,10 @@ for column, printed in PAPER.items():
         finetuning("table1", "MCAE (no pretraining)", column, ""),
     )
     for row, model in BESIDE.items():
-        made = finetuning("table1", row, column, "", model=model)
+        fields: dict[str, Any] = {}
+        if model == "vit-small":
+            fields = {"patch_size": SETTINGS[column].patch_size}
+        made = finetuning("table1", row, column, "", model=model, **fields)
         add(f"table1/{name}-{model}", f"{column}, {row} beside it.", made)
 
 add("pretrain", "Pretraining on CIFAR-10, or on your images: --data.", pretraining("CIFAR-10"))

@@ -1,0 +1,58 @@
+"""Any classifier of timm by name, for comparison: `create_model("timm", name="convnext_tiny")`.
+
+Needs `pip install 'torchcaps[timm]'`. Weights start at random.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from torchcaps.errors import TorchcapsError, require
+from torchcaps.layers import Normalise
+from torchcaps.models.base import CapsuleModel, ModelConfig, Output
+from torchcaps.models.registry import register
+
+
+@dataclass(frozen=True)
+class TimmConfig(ModelConfig):
+    family: ClassVar[str] = "timm"
+    name: str = "mobilenetv3_small_100"
+    patch_size: int = 0
+    """Of a transformer; 0: the model's own."""
+
+
+class TimmNet(CapsuleModel):
+    def __init__(self, config: TimmConfig):
+        super().__init__()
+        self.config = c = config
+        timm = require("timm", "timm")
+        sizes = {"img_size": c.image_size, "patch_size": c.patch_size} if c.patch_size else {}
+        self.normalise = Normalise(c.in_channels)
+        try:
+            self.body = timm.create_model(
+                c.name, in_chans=c.in_channels, num_classes=c.num_classes, **sizes
+            )
+        except (RuntimeError, TypeError) as error:
+            raise TorchcapsError(f"timm cannot make {c.name!r}: {error}") from None
+        self.decoder = None
+
+    def forward(
+        self,
+        images: Tensor,
+        labels: Tensor | None = None,
+        *,
+        coupling: bool = False,
+        reconstruct: bool = True,
+    ) -> Output:
+        features = self.body.forward_features(self.normalise(images))
+        return Output(logits=self.body.forward_head(features), features=features)
+
+
+register("mobilenetv3", TimmNet, TimmConfig(3, 32), "MobileNetV3-Small of timm")
+register(
+    "vit-small",
+    TimmNet,
+    TimmConfig(3, 32, name="vit_small_patch16_224", patch_size=4),
+    "ViT-S of timm on small patches",
+)
