@@ -131,6 +131,10 @@ def test_one_command_pretrains_and_finetunes(chain, capsys):
     lines = (first / "metrics.jsonl").read_text()
     assert "val_knn_accuracy" in lines and "val_linear_accuracy" in lines
     assert (first / "figures/reconstruction-0001.png").stat().st_size > 200
+    runs = ["runs/little-pretrain-s1", "runs/little-finetune-s1"]
+    assert main(["report", *runs, "--out", "both.html"]) == 0
+    text = (chain / "both.html").read_text()
+    assert "Reconstructions" in text and "What each unit draws" not in text
     recipe = torchcaps.load(chain / "runs/little-finetune-s1").config
     assert recipe.patch_size == 7 and recipe.stage == "finetune" and recipe.num_classes == 10
 

@@ -71,11 +71,16 @@ def _curves(runs: dict[str, Run]) -> Figure:
         if lines and f"{split}_accuracy" in lines[0]:
             shown = name if split == "val" else f"{name} (test split)"
             right.plot(epochs, [100 * line[f"{split}_accuracy"] for line in lines], label=shown)
+        for probe in ("linear", "knn"):  # of pretraining
+            if lines and (key := f"{split}_{probe}_accuracy") in lines[0]:
+                values = [100 * line[key] for line in lines]
+                right.plot(epochs, values, label=f"{name}, {probe} probe")
     left.set(xlabel="epoch", ylabel="training loss", yscale="log")
     right.set(xlabel="epoch", ylabel="validation accuracy, %")
     for axes in (left, right):
         axes.grid(alpha=0.3)
-        axes.legend(frameon=False)
+        if axes.lines:
+            axes.legend(frameon=False)
     return figure
 
 
@@ -139,13 +144,15 @@ def _sections(
     test = data.test
     if test.labels.ndim == 1 and data.num_classes:
         part = test[_spread(len(test), 1000)]
-        names = {n: accuracy_under(m, part, "rotation") for n, m in models.items()}
+        classify = [n for n, run in runs.items() if run.recipe().objective == "classify"]
+        names = {n: accuracy_under(models[n], part, "rotation") for n in classify}
         words = (
             "Test images turned by a fixed angle; no model was trained on turned images unless its "
         )
         words += "recipe says so."
-        figure = draw_accuracy_under(names, "rotation")
-        yield _Section("Accuracy against rotation", words, {"rotation": figure})
+        if names:
+            figure = draw_accuracy_under(names, "rotation")
+            yield _Section("Accuracy against rotation", words, {"rotation": figure})
     drawing = {n: m for n, m in models.items() if m.decoder is not None}
     if drawing:
         batch = test.batch(_spread(len(test), 12))
@@ -158,10 +165,11 @@ def _sections(
         yield _Section(
             "Reconstructions", "Test images and what the decoder draws of them.", figures
         )
-        figures = {
-            n: draw_traversal(traverse(m, batch.images[len(batch) // 3]))
-            for n, m in drawing.items()
-        }
+    moved = {n: m for n, m in drawing.items() if type(m).decode is not CapsuleModel.decode}
+    if moved:
+        few = test.batch(_spread(len(test), 12))
+        image = few.images[len(few) // 3]
+        figures = {n: draw_traversal(traverse(m, image)) for n, m in moved.items()}
         words = "Each row adds to one unit of the class capsule of one test image, and decodes."
         yield _Section("What each unit draws", words, figures)
     routed = {n: m for n, m in models.items() if isinstance(m, CapsNet) and m.routed}
