@@ -176,3 +176,63 @@ def test_a_pretraining_resumes_to_the_same_bits(chain):
     resumed = resume(chain / "cut")
     one, other = (load_file(r.model / "model.safetensors") for r in (whole, resumed))
     assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_a_changed_pretraining_does_not_fill_the_row(chain, capsys):
+    assert main(["train", "little/pretrain", "--epochs", "1"]) == 0
+    assert main(["train", "little/finetune"]) == 1
+    assert "no run of little/pretrain as it stands" in capsys.readouterr().err
+    assert main(["train", "little/finetune", "--from", "runs/little-pretrain-s0"]) == 0
+    record = (chain / "runs/little-finetune-s0/record.json").read_text()
+    assert '"pretrained"' in record and "little/pretrain" in record
+
+
+def test_finetuning_has_the_sizes_of_its_source(chain, capsys):
+    assert main(["train", "little/pretrain", "--out", "a"]) == 0
+    words = ["train", "little/finetune", "--from", "a", "--out", "b"]
+    assert main([*words, "--model.num-layers", "4"]) == 1
+    assert "num_layers=3" in capsys.readouterr().err
+
+
+def test_a_finetuning_resumes_without_what_it_began_with(chain):
+    import shutil
+
+    from torchcaps.train.loop import Training, resume
+    from torchcaps.train.run import Run
+
+    first = start(registry.get_recipe("little/pretrain"), chain / "a")
+    recipe = replace(registry.get_recipe("little/finetune"), start_from=str(first.folder))
+    training = Training(recipe)
+    training.run = Run.create(training.recipe, chain / "cut", {})
+    training.step()
+    training.save()
+    shutil.rmtree(first.folder)
+    record = resume(chain / "cut").record()
+    assert record["recipe"]["start_from"] == str(first.folder)
+    assert record["pretrained"] == {"from": str(first.folder)}
+
+
+def test_probes_keep_pairs_together(monkeypatch):
+    """The two eyes of one photograph: what one knows of the other must not count."""
+    from torchcaps.train import masked
+
+    torch.manual_seed(0)
+    made = model().eval()
+    images = torch.randint(0, 255, (200, 1, 12, 12), dtype=torch.uint8).repeat_interleave(2, 0)
+    labels = torch.randint(5, (200,)).repeat_interleave(2)
+    split = torchcaps.data.Split(images, labels)
+    found = masked.evaluate_masked(made, split, LossSpec())
+    assert found["knn_accuracy"] < 0.5 and found["linear_accuracy"] < 0.5
+
+
+def test_the_decoder_starts_with_a_signal():
+    made = model(image_size=48, num_caps=16, dim=16, decoder_dim=32).eval()
+    images = torch.rand(4, 1, 48, 48)
+    rows = made.rows(images)
+    poses, active = made.encode(images, rows)
+    torch.testing.assert_close(made.hidden_active.sigmoid(), active.mean(), atol=1e-3, rtol=0)
+    seen = {}
+    norm = made.decoder.norms[0]
+    norm.register_forward_hook(lambda m, i, o: seen.update(std=float(o.detach().std(-1).mean())))
+    made.draw(poses, active, rows)
+    assert seen["std"] > 0.9

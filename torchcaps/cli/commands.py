@@ -300,7 +300,7 @@ def run_command(words: list[str]) -> int:
 
 def marked(recipe: Recipe, original: Recipe) -> Recipe:
     """A paper's recipe with other fields than its own is no run of that paper's row: say so."""
-    free = {"seed", "hardware", "checkpoint_seconds", "tensorboard", "record", "start_from"}
+    free = {"seed", "hardware", "checkpoint_seconds", "tensorboard", "record"}
     same = {name: getattr(recipe, name) for name in free}
     same["data"] = replace(original.data, root=recipe.data.root)
     named = recipe.protocol == original.protocol

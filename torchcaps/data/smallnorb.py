@@ -112,7 +112,7 @@ class _Crops:
         free = split.images.shape[-1] - self.size
         corner = (draws(self.seed, number, 2) * (free + 1)).long()
         # the canvas is centred on the image, so a shift of the image by what is missing to its half
-        moved = translate(split.images[rows], free // 2 - corner, (self.size, self.size))
+        moved = translate(split.images[rows], (free + 1) // 2 - corner, (self.size, self.size))
         return Batch(moved.float() / 255, split.labels[rows])
 
 

@@ -1,13 +1,41 @@
 """A recipe that begins with another one's weights: that one is trained first, or gone on with."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 from rich.console import Console
 
+from torchcaps.errors import TorchcapsError
 from torchcaps.experiments.registry import get_recipe
 from torchcaps.train.loop import resume, start
 from torchcaps.train.recipe import Recipe
+from torchcaps.train.run import Run
+
+_FILLED = {"in_channels", "image_size", "num_classes"}
+"""Fields of a model that the loop takes from the data."""
+
+
+def same_run(folder: Path, recipe: Recipe) -> bool:
+    """Whether a folder holds this recipe's run, wherever and on whatever it was trained."""
+    held = Run.open(folder).recipe()
+    names = {f.name for f in fields(recipe.model)} - _FILLED
+    alike = type(held.model) is type(recipe.model) and all(
+        getattr(held.model, n) == getattr(recipe.model, n) for n in names
+    )
+    there = {
+        "data": replace(held.data, root=recipe.data.root),
+        "model": recipe.model,
+        "hardware": recipe.hardware,
+        "record": recipe.record,
+        "start_from": recipe.start_from,
+    }
+    begun = held.start_from in (str(source_of(recipe)) if recipe.before else "", recipe.start_from)
+    return alike and begun and replace(held, **there) == recipe
+
+
+def source_of(recipe: Recipe) -> Path:
+    """Where the pretraining of a recipe stands."""
+    return Path("runs") / f"{recipe.before.replace('/', '-')}-s{recipe.seed}"
 
 
 def pretrained(recipe: Recipe, console: Console | None = None) -> Recipe:
@@ -18,12 +46,16 @@ def pretrained(recipe: Recipe, console: Console | None = None) -> Recipe:
     """
     if not recipe.before or recipe.start_from:
         return recipe
-    folder = Path("runs") / f"{recipe.before.replace('/', '-')}-s{recipe.seed}"
+    first, folder = get_recipe(recipe.before), source_of(recipe)
+    data = replace(first.data, root=recipe.data.root)
+    first = replace(first, seed=recipe.seed, data=data, hardware=recipe.hardware)
     if (folder / "recipe.json").exists():
+        if not same_run(folder, first):
+            raise TorchcapsError(
+                f"{folder} is no run of {recipe.before} as it stands: move it away, or take it "
+                f"by --from {folder}."
+            )
         run = resume(folder, console)
     else:
-        first = get_recipe(recipe.before)
-        data = replace(first.data, root=recipe.data.root)
-        first = replace(first, seed=recipe.seed, data=data, hardware=recipe.hardware)
         run = start(first, folder, console)
     return replace(recipe, start_from=str(run.folder))

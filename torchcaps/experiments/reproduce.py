@@ -4,7 +4,6 @@ Jobs go through joblib, so `joblib.parallel_config(backend="dask")` (or ray) aro
 carries them to a cluster unchanged.
 """
 
-import dataclasses
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -15,7 +14,7 @@ from rich.console import Console
 
 from torchcaps.analysis.measure import METRICS, measure, record_measured
 from torchcaps.errors import TorchcapsError
-from torchcaps.experiments.chain import pretrained
+from torchcaps.experiments.chain import pretrained, same_run
 from torchcaps.experiments.registry import get_recipe, has_protocol, recipes
 from torchcaps.experiments.tables import Table, get_table, read_results, tables
 from torchcaps.train.loop import resume, start
@@ -92,26 +91,6 @@ def _measures(recipe: Recipe, chosen: list[Table]) -> dict[str, None] | None:
             kinds = {METRICS[c.metric]: None for c in filled if c.metric in METRICS}
             found = (found or {}) | kinds
     return found
-
-
-def same_run(folder: Path, recipe: Recipe) -> bool:
-    """Whether a folder holds this recipe's run, wherever and on whatever it was trained."""
-    held = Run.open(folder).recipe()
-    there = {
-        "data": replace(held.data, root=recipe.data.root),
-        "model": recipe.model,  # its sizes were filled in from the data or the pretrained run
-        "hardware": recipe.hardware,
-        "record": recipe.record,
-        "start_from": recipe.start_from,
-    }
-    fields = {f.name for f in dataclasses.fields(recipe.model)} - _FILLED
-    alike = type(held.model) is type(recipe.model) and (
-        held.start_from or all(getattr(held.model, n) == getattr(recipe.model, n) for n in fields)
-    )
-    return bool(alike) and replace(held, **there) == recipe
-
-
-_FILLED = {"in_channels", "image_size", "num_classes"}
 
 
 def run_job(job: Job, data_root: str, results: Path) -> Done:

@@ -32,7 +32,8 @@ class CapsuleDecoder(nn.Module):
             own: bool | int = in_caps if shared and number == 0 else False
             layers.append(DenseCaps(children, size, length, dim, shared=own, **options))
         self.layers = nn.ModuleList(layers)
-        self.norms = nn.ModuleList(nn.LayerNorm(dim) for _ in range(depth))
+        # A mean over so many children is small; the usual eps would be all that is left of it.
+        self.norms = nn.ModuleList(nn.LayerNorm(dim, eps=1e-12) for _ in range(depth))
         self.head = nn.Linear(dim, pixels)
 
     def forward(self, poses: Tensor, activations: Tensor) -> Tensor:

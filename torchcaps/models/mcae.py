@@ -10,6 +10,7 @@ There is no public code of the paper; choices where its text is silent are in do
 patches are not in the sequence at all; a test holds that their pixels change nothing but the loss.
 """
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -71,8 +72,8 @@ class MCAE(CapsuleModel):
             )
         self.length = self.side**2
         self.visible = self.length - round(c.mask_ratio * self.length)
-        if not 0 < self.visible <= self.length:
-            raise TorchcapsError(f"mask_ratio={c.mask_ratio} leaves no patch.")
+        if not 0 < self.visible < self.length:
+            raise TorchcapsError(f"mask_ratio={c.mask_ratio} leaves no patch, or hides none.")
         pixels, size = c.in_channels * c.patch_size**2, c.num_caps * c.dim
         width = c.width if c.backbone == "convmixer" else size
         self.normalise = Normalise(c.in_channels)
@@ -99,7 +100,9 @@ class MCAE(CapsuleModel):
         self.decoder = None
         if c.stage == "pretrain":
             self.hidden_pose = nn.Parameter(torch.randn(c.dim) * 0.02)
-            self.hidden_active = nn.Parameter(torch.zeros(()))
+            # as loud as the others: those of self-routing sum to one over the capsules
+            loudness = -math.log(c.num_caps - 1) if c.routing == "self" and c.num_caps > 1 else 0.0
+            self.hidden_active = nn.Parameter(torch.tensor(loudness))
             self.decoder = self._decoder(pixels)
         else:
             self.classes = ClassCaps(c.num_caps, c.dim, c.num_classes)

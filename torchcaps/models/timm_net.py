@@ -1,4 +1,4 @@
-"""Any classifier of timm by name, for comparison: `create_model("timm", name="convnext_tiny")`.
+"""Any classifier of timm, for comparison: `create_model("mobilenetv3", network="convnext_tiny")`.
 
 Needs `pip install 'torchcaps[timm]'`. Weights start at random.
 """
@@ -17,7 +17,8 @@ from torchcaps.models.registry import register
 @dataclass(frozen=True)
 class TimmConfig(ModelConfig):
     family: ClassVar[str] = "timm"
-    name: str = "mobilenetv3_small_100"
+    network: str = "mobilenetv3_small_100"
+    """Its name in timm."""
     patch_size: int = 0
     """Of a transformer; 0: the model's own."""
 
@@ -31,10 +32,10 @@ class TimmNet(CapsuleModel):
         self.normalise = Normalise(c.in_channels)
         try:
             self.body = timm.create_model(
-                c.name, in_chans=c.in_channels, num_classes=c.num_classes, **sizes
+                c.network, in_chans=c.in_channels, num_classes=c.num_classes, **sizes
             )
         except (RuntimeError, TypeError) as error:
-            raise TorchcapsError(f"timm cannot make {c.name!r}: {error}") from None
+            raise TorchcapsError(f"timm cannot make {c.network!r}: {error}") from None
         self.decoder = None
 
     def forward(
@@ -53,6 +54,6 @@ register("mobilenetv3", TimmNet, TimmConfig(3, 32), "MobileNetV3-Small of timm")
 register(
     "vit-small",
     TimmNet,
-    TimmConfig(3, 32, name="vit_small_patch16_224", patch_size=4),
+    TimmConfig(3, 32, network="vit_small_patch16_224", patch_size=4),
     "ViT-S of timm on small patches",
 )

@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from torchcaps.errors import TorchcapsError
 from torchcaps.models import CapsuleModel
 from torchcaps.models.registry import build
 from torchcaps.train.checkpoint import restore_model, write_atomic
 from torchcaps.train.recipe import to_dict
 from torchcaps.train.record import append_results, environment
+from torchcaps.train.run import Run
 
 if TYPE_CHECKING:
     from torchcaps.train.loop import Training
@@ -51,12 +53,23 @@ def _provenance(begun: dict[str, Any], ended: dict[str, Any]) -> dict[str, Any]:
     return {**begun, **({"resumed": changed} if changed else {})}
 
 
+def _source(folder: str) -> dict[str, Any]:
+    """The run whose weights this one began with, as far as it is still there."""
+    try:
+        found = Run.open(folder).record()
+    except TorchcapsError:
+        return {"from": folder}
+    recipe = found["recipe"]
+    return {"recipe": recipe["name"], "seed": recipe["seed"], "commit": found["commit"]}
+
+
 def finish(training: "Training") -> dict[str, Any]:
     parts, recipe, run = training.parts, training.recipe, training.run
     model = chosen_model(training)
     results = measure(training, model)
     device = parts.fabric.device
     peak = torch.cuda.max_memory_allocated(device) / 2**20 if device.type == "cuda" else None
+    source = {"pretrained": _source(recipe.start_from)} if recipe.start_from else {}
     record = {
         "recipe": to_dict(recipe),
         **_provenance(run.start(), environment(device)),
@@ -67,6 +80,7 @@ def finish(training: "Training") -> dict[str, Any]:
         "peak_mb": None if peak is None else round(peak, 1),
         "impl": "auto",
         "data_note": parts.data.note,
+        **source,
         "results": results,
     }
     if training.chief:
@@ -75,4 +89,5 @@ def finish(training: "Training") -> dict[str, Any]:
         if recipe.record:
             append_results(record, Path("results"))
         write_atomic(run.record_file, (json.dumps(record, indent=2) + "\n").encode())
+    parts.fabric.barrier()  # what comes next may read the run
     return record

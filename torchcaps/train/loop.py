@@ -26,7 +26,7 @@ from torchcaps.train.progress import TrainingProgress
 from torchcaps.train.recipe import Recipe
 from torchcaps.train.record import environment
 from torchcaps.train.run import Run
-from torchcaps.train.setup import set_up
+from torchcaps.train.setup import own_numbers, set_up
 
 
 class Interrupted(Exception):
@@ -174,6 +174,7 @@ class Training:
         torch.set_rng_state(training["rng/cpu"])
         if "rng/cuda" in training and device.type == "cuda":
             torch.cuda.set_rng_state(training["rng/cuda"], device)
+        own_numbers(self.recipe.seed, parts.fabric.global_rank, self.state.step)
         return problems
 
     def validate(self, epoch: int, speed: float, progress: TrainingProgress) -> None:
@@ -188,9 +189,9 @@ class Training:
             if objective.better(value, state.best_value) or self.recipe.choose == "last":
                 self.best = checkpoint.model_tensors(parts.model, cpu=False)
                 state.best_value, state.best_epoch = value, epoch
-            if objective.picture and self.chief and epoch in self.pictured:
+            if objective.picture and epoch in self.pictured:
                 name = f"reconstruction-{epoch + 1:04}.png"
-                path = self.run.figures / name
+                path = self.run.figures / name if self.chief else None
                 objective.picture(parts.model, parts.data.val, self.recipe.loss, path)
         parts.model.train()
         loss = float(parts.fabric.all_reduce(self.losses.mean()))  # pyright: ignore
@@ -277,9 +278,12 @@ def resume(folder: str | Path, console: Console | None = None) -> Run:
     recipe = run.recipe()
     if run.record_file.exists():
         return run
-    training = Training(recipe, console)
+    begun = bool(checkpoint.numbered(run.checkpoints))  # else killed before the first: begin again
+    # The checkpoint holds every weight, so what it began with may be gone.
+    training = Training(replace(recipe, start_from="") if begun else recipe, console)
+    training.recipe = replace(training.recipe, start_from=recipe.start_from)
     training.run = run
-    if checkpoint.numbered(run.checkpoints):  # killed before the first one: begin again
+    if begun:
         for problem in training.restore():
             if console:
                 going = f"Going on from step {training.state.step}."

@@ -125,7 +125,7 @@ class Objective:
     metric: str
     """The validation number that chooses a model."""
     higher_is_better: bool
-    picture: Callable[[nn.Module, Split, LossSpec, Path], None] | None = None
+    picture: Callable[[nn.Module, Split, LossSpec, Path | None], None] | None = None
     """Draws what the model does, a few times in a run."""
 
     def better(self, new: float, old: float | None) -> bool:

@@ -2,7 +2,7 @@
 
 import logging
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
@@ -71,7 +71,23 @@ def like_its_source(recipe: Recipe) -> Recipe:
         raise TorchcapsError(
             f"{recipe.start_from} is a {source.family}, this recipe trains a {recipe.model.family}."
         )
+    plain = type(recipe.model)()
+    for field in fields(recipe.model):
+        wanted, has = getattr(recipe.model, field.name), getattr(source, field.name)
+        if field.name in ("stage", "in_channels", "image_size", "num_classes") or wanted == has:
+            continue
+        if wanted != getattr(plain, field.name):  # not left as it was: somebody asked for it
+            raise TorchcapsError(
+                f"{recipe.start_from} has {field.name}={has}, and what goes on from it has too; "
+                f"{wanted} was asked for."
+            )
     return replace(recipe, model=replace(source, **{"stage": stage}))
+
+
+def own_numbers(seed: int, rank: int, step: int = 0) -> None:
+    """Random numbers of its own for every process but the first, which keeps those it has."""
+    if rank:
+        torch.manual_seed((seed * 1_000_003 + rank) * 1_000_003 + step)
 
 
 def take_weights(model: CapsuleModel, source: str) -> int:
@@ -86,7 +102,8 @@ def take_weights(model: CapsuleModel, source: str) -> int:
 
 def _shard(model: nn.Module, mesh: Any) -> nn.Module:
     for child in model.children():
-        fully_shard(child, mesh=mesh["data_parallel"])
+        for part in child if isinstance(child, nn.ModuleList) else [child]:
+            fully_shard(part, mesh=mesh["data_parallel"])
     fully_shard(model, mesh=mesh["data_parallel"])
     return model
 
@@ -150,6 +167,7 @@ def set_up(recipe: Recipe) -> tuple[Recipe, Parts]:
         optimiser = fabric.setup_optimizers(make_optimiser(model, recipe.optimiser))
     else:
         module, optimiser = fabric.setup(model, make_optimiser(model, recipe.optimiser))
+    own_numbers(recipe.seed, fabric.global_rank)
     loader = Loader(
         data,
         recipe.batch_size,
