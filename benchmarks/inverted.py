@@ -7,20 +7,15 @@ the same model in eager PyTorch with written votes (tf32), every pass of every l
 `converged` is eager (its number of passes depends on the data). On a CPU: batch 4, to see it run.
 """
 
-import argparse
-import json
-import re
-import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
+from clock import arguments, recorder, timed
 from torch import Tensor, nn
 
 from torchcaps.models import create_model
 from torchcaps.models.inverted import Inverted
-from torchcaps.train.record import environment
 
 PUBLIC = {1: 41.5, 2: 58.2, 3: 116.0}
 """Milliseconds of public code on an H200 (tf32, eager); docs/gpu.md."""
@@ -67,41 +62,6 @@ def stepper(
     return step
 
 
-def timed(step: Callable[[], None], device: str, graph: bool) -> tuple[float, float]:
-    """-> milliseconds, peak MB"""
-    if device == "cpu":
-        step()
-        began = time.perf_counter()
-        step()
-        return 1000 * (time.perf_counter() - began), 0.0
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(4):
-            step()
-    torch.cuda.current_stream().wait_stream(side)
-    torch.cuda.synchronize()
-    torch.cuda.empty_cache()
-    torch.cuda.reset_peak_memory_stats()
-    step()
-    torch.cuda.synchronize()
-    peak = torch.cuda.max_memory_allocated() / 1e6
-    again = step
-    if graph:
-        captured = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(captured):
-            step()
-        again = captured.replay
-        again()
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    begin.record()
-    for _ in range(10):
-        again()
-    end.record()
-    torch.cuda.synchronize()
-    return begin.elapsed_time(end) / 10, peak
-
-
 def rows(passes: int | str, device: str, batch: int) -> list[dict[str, Any]]:
     torch.manual_seed(0)
     made = create_model("inverted-resnet", num_iters=passes).to(device)
@@ -117,7 +77,7 @@ def rows(passes: int | str, device: str, batch: int) -> list[dict[str, Any]]:
         else:
             assert isinstance(made, Inverted) and isinstance(passes, int)
             step = stepper(Everything(made, passes), made, batch, device, False)
-        ms, peak = timed(step, device, compiled)
+        ms, peak = timed(step, graph=compiled)
         row = {"op": "training step, inverted-resnet", "shape": f"{batch}x3x32x32",
                "passes": passes, "dtype": dtype, "impl": impl, "ms": round(ms, 3),
                "peak_mb": round(peak, 1)}  # fmt: skip
@@ -130,23 +90,15 @@ def rows(passes: int | str, device: str, batch: int) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = arguments(__doc__)
     parser.add_argument("--passes", nargs="*", default=["1", "2", "3", "4", "5", "converged"])
-    parser.add_argument("--record", action="store_true")
-    parser.add_argument("--results", type=Path, default=Path("results/benchmarks.jsonl"))
     options = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    torch.set_float32_matmul_precision("high")
-    torch.backends.cudnn.allow_tf32 = torch.backends.cudnn.benchmark = True
-    facts = environment(torch.device(device))
-    facts["command"] = re.sub(r" --results \S+", "", facts["command"])  # a path of one machine
+    done = recorder(options, device)
     for said in options.passes:
         passes = said if said == "converged" else int(said)
         for row in rows(passes, device, 128 if device == "cuda" else 4):
-            print(row, flush=True)
-            if options.record:
-                with options.results.open("a") as file:
-                    file.write(json.dumps({**row, **facts}) + "\n")
+            done(row)
 
 
 if __name__ == "__main__":

@@ -8,57 +8,20 @@ on CIFAR-10's shape. em: EM capsules on smallNORB's shape, 2 iterations. On a CP
 batch 32, and the share of its routing.
 """
 
-import argparse
-import json
-import re
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
+from clock import arguments, recorder, timed
 from torch import Tensor, nn
 
 from torchcaps.layers import ConvCaps, DenseCaps, PrimaryCaps
 from torchcaps.losses import margin_loss
 from torchcaps.models import create_model
-from torchcaps.train.record import environment
 
 PUBLIC = {"capsnet-28": 12.3, "sr": 73.0, "em": 761.0}
 """Milliseconds of the best public code on an H200 (tf32, eager); see docs/gpu.md."""
-
-
-class ResNet20(nn.Sequential):
-    """The stem of SR-CapsNet. images [B,3,32,32] -> features [B,64,8,8]"""
-
-    def __init__(self):
-        blocks: list[nn.Module] = [self.conv(3, 16), nn.BatchNorm2d(16), nn.ReLU()]
-        width = 16
-        for stage, channels in enumerate((16, 32, 64)):
-            for block in range(3):
-                stride = 2 if stage and not block else 1
-                blocks.append(Residual(width, channels, stride))
-                width = channels
-        super().__init__(*blocks)
-
-    @staticmethod
-    def conv(a: int, b: int, stride: int = 1) -> nn.Conv2d:
-        return nn.Conv2d(a, b, 3, stride, 1, bias=False)
-
-
-class Residual(nn.Module):
-    def __init__(self, width: int, channels: int, stride: int):
-        super().__init__()
-        conv = ResNet20.conv
-        self.body = nn.Sequential(
-            conv(width, channels, stride), nn.BatchNorm2d(channels), nn.ReLU(),
-            conv(channels, channels), nn.BatchNorm2d(channels),
-        )  # fmt: skip
-        same = width == channels and stride == 1
-        self.skip = nn.Identity() if same else nn.Conv2d(width, channels, 1, stride, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.relu(self.body(x) + self.skip(x))
 
 
 class Stack(nn.Module):
@@ -83,9 +46,7 @@ class Stack(nn.Module):
 
 
 def _sr() -> nn.Module:
-    options: dict[str, Any] = {"routing": "self"}
-    middle = ConvCaps(32, 16, 32, 16, 3, 2, 1, **options)
-    return Stack(ResNet20(), 64, [middle], DenseCaps(512, 16, 10, 16, **options))
+    return create_model("sr-capsnet")
 
 
 def _em() -> nn.Module:
@@ -134,7 +95,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], int]] = {
 def loss_of(found: Any, images: Tensor, labels: Tensor) -> Tensor:
     if isinstance(found, Tensor):
         return nn.functional.nll_loss((found.float() + 1e-6).log(), labels)
-    loss = margin_loss(found.logits.float(), labels).mean()
+    loss = margin_loss(found.lengths.float(), labels).mean()
     if found.reconstruction is not None:
         loss = (
             loss
@@ -162,30 +123,9 @@ def gpu(name: str, dtype: str) -> dict[str, Any]:
         loss_of(found, images, labels).backward()
         optimiser.step()
 
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(4):
-            step()
-    torch.cuda.current_stream().wait_stream(side)
-    torch.cuda.synchronize()
-    torch.cuda.empty_cache()
-    torch.cuda.reset_peak_memory_stats()
-    step()
-    torch.cuda.synchronize()
-    peak = torch.cuda.max_memory_allocated() / 1e6
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        step()
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    graph.replay()
-    begin.record()
-    for _ in range(20):
-        graph.replay()
-    end.record()
-    torch.cuda.synchronize()
+    ms, peak = timed(step)
     row = {"op": f"training step, {name}", "shape": "x".join(map(str, shape)), "dtype": dtype,
-           "impl": "fused, compiled, CUDA graph", "ms": round(begin.elapsed_time(end) / 20, 4),
+           "impl": "fused, compiled, CUDA graph", "ms": round(ms, 4),
            "peak_mb": round(peak, 1)}  # fmt: skip
     if name in PUBLIC:
         row["ratio_public"] = round(PUBLIC[name] / row["ms"], 1)
@@ -252,25 +192,13 @@ def cpu() -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = arguments(__doc__)
     parser.add_argument("models", nargs="*", default=list(MODELS))
     parser.add_argument("--dtype", choices=["tf32", "bf16"], default="bf16")
     parser.add_argument("--profile", action="store_true")
-    parser.add_argument("--record", action="store_true")
-    parser.add_argument("--results", type=Path, default=Path("results/benchmarks.jsonl"))
     options = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    torch.set_float32_matmul_precision("high")
-    torch.backends.cudnn.benchmark = True
-    facts = environment(device)
-    facts["command"] = re.sub(r" --results \S+", "", facts["command"])  # a path of one machine
-
-    def done(row: dict[str, Any]) -> None:
-        print(row, flush=True)
-        if options.record:
-            with options.results.open("a") as file:
-                file.write(json.dumps({**row, **facts}) + "\n")
-
+    done = recorder(options, device.type)
     if device.type == "cpu":
         for row in cpu():
             done(row)
