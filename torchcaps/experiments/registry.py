@@ -21,13 +21,22 @@ def recipe(name: str) -> Callable[[Callable[[], Recipe]], Callable[[], Recipe]]:
     return add
 
 
+def add_recipe(
+    name: str, claim: str, made: Recipe, printed: Callable[[Recipe], Recipe] | None = None
+) -> None:
+    """Register a recipe that a table makes in a loop; printed: as its paper did it."""
+
+    def function() -> Recipe:
+        return made
+
+    function.__doc__ = f"{claim}\n\n    torchcaps train {name} --record"
+    recipe(name)(function)
+    if printed is not None:
+        _AS_PRINTED[name] = printed
+
+
 def recipes() -> dict[str, Callable[[], Recipe]]:
     return dict(sorted(_RECIPES.items()))
-
-
-def as_printed(name: str, change: Callable[[Recipe], Recipe]) -> None:
-    """Register what the paper did where ours does something else."""
-    _AS_PRINTED[name] = change
 
 
 def has_protocol(name: str, protocol: str) -> bool:

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from torchcaps.experiments.registry import as_printed, recipe
+from torchcaps.experiments.registry import add_recipe
 from torchcaps.models.registry import model_config
 from torchcaps.train.recipe import (
     DataSpec,
@@ -72,12 +72,5 @@ def printed(kind: str) -> Any:
 
 
 def add(name: str, claim: str, made: Recipe, kind: str = "") -> None:
-    """Register a recipe that a table makes; kind: of the optimiser of `--protocol paper`."""
-    if kind:
-        as_printed(f"inverted/{name}", printed(kind))
-
-    def function() -> Recipe:
-        return made
-
-    function.__doc__ = f"{claim}\n\n    torchcaps train inverted/{name} --record"
-    recipe(f"inverted/{name}")(function)
+    """kind: of the optimiser of `--protocol paper`"""
+    add_recipe(f"inverted/{name}", claim, made, printed(kind) if kind else None)

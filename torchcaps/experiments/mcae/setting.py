@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from torchcaps.experiments.registry import recipe
+from torchcaps.experiments.registry import add_recipe
 from torchcaps.models.registry import model_config
 from torchcaps.train.recipe import (
     DataSpec,
@@ -85,11 +85,7 @@ def finetuning(
 
 
 def add(name: str, claim: str, made: Recipe) -> None:
-    def function() -> Recipe:
-        return made
-
-    function.__doc__ = f"{claim}\n\n    torchcaps train mcae/{name} --record"
-    recipe(f"mcae/{name}")(function)
+    add_recipe(f"mcae/{name}", claim, made)
 
 
 def slug(column: str) -> str:

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from torchcaps.experiments.registry import as_printed, recipe
+from torchcaps.experiments.registry import add_recipe
 from torchcaps.models.registry import model_config
 from torchcaps.train.recipe import (
     DataSpec,
@@ -77,15 +77,7 @@ def stopped_on_test(recipe: Recipe) -> Recipe:
 
 
 def add(name: str, claim: str, made: Recipe, early_stop: bool = False) -> None:
-    """Register a recipe that a table makes in a loop."""
-    if early_stop:
-        as_printed(f"robustness/{name}", stopped_on_test)
-
-    def function() -> Recipe:
-        return made
-
-    function.__doc__ = f"{claim}\n\n    torchcaps train robustness/{name} --record"
-    recipe(f"robustness/{name}")(function)
+    add_recipe(f"robustness/{name}", claim, made, stopped_on_test if early_stop else None)
 
 
 def slug(row: str) -> str:
