@@ -1,6 +1,7 @@
 """What the benchmarks of whole training steps share: the clock, and the line that they record."""
 
 import argparse
+import gc
 import json
 import re
 import time
@@ -11,6 +12,14 @@ from typing import Any
 import torch
 
 from torchcaps.train.record import environment
+
+
+def clear() -> None:
+    """Nothing of the row before stays on the device: peaks are those of one model alone."""
+    torch._dynamo.reset()
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
 
 
 def timed(step: Callable[[], None], graph: bool = True, repeats: int = 20) -> tuple[float, float]:

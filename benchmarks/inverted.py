@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from clock import arguments, recorder, timed
+from clock import arguments, clear, recorder, timed
 from torch import Tensor, nn
 
 from torchcaps.models import create_model
@@ -69,7 +69,7 @@ def rows(passes: int | str, device: str, batch: int) -> list[dict[str, Any]]:
     found = []
     jobs = [("ours", "bf16"), ("eager, votes written", "tf32")]
     for impl, dtype in jobs if passes != "converged" else jobs[:1]:
-        torch._dynamo.reset()
+        clear()
         compiled = impl == "ours" and device == "cuda" and passes != "converged"
         if impl == "ours":
             module = torch.compile(made) if compiled else made

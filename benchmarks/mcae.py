@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from clock import arguments, recorder, timed
+from clock import arguments, clear, recorder, timed
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -63,7 +63,7 @@ def main() -> None:
     for column in options.sets:
         name = slug(column)
         for recipe in (f"mcae/pretrain/{name}", f"mcae/table1/{name}-scratch"):
-            torch._dynamo.reset()
+            clear()
             torch.manual_seed(0)
             model = build(get_recipe(recipe).model)
             assert isinstance(model, MCAE)

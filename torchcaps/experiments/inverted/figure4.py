@@ -8,10 +8,18 @@ Time and memory against iterations: benchmarks/inverted.py.
 from dataclasses import replace
 from typing import Any
 
-from torchcaps.experiments.inverted.setting import ADAM, FAST_ADAM, MARGIN, SPREAD, add, on_cifar
+from torchcaps.experiments.inverted.setting import (
+    ADAM,
+    AUGMENT,
+    FAST_ADAM,
+    MARGIN,
+    SPREAD,
+    add,
+    on_cifar,
+)
 from torchcaps.experiments.tables import Column, Table, add_table
 
-EPOCHS = 30
+SHORT: dict[str, Any] = {"epochs": 30, "augment": AUGMENT}
 VARIANTS: dict[str, tuple[str, str, tuple[int, ...], dict[str, Any]]] = {
     "inverted": ("inverted", "inverted-simple", (1, 2, 3, 4, 5), {}),
     "A, no LayerNorm": ("a", "inverted-simple", (1, 2, 3, 5), {"norm": False}),
@@ -36,11 +44,9 @@ add_table(
 )
 for row, (short, model, counts, options) in VARIANTS.items():
     for n in counts:
-        made = on_cifar("figure4", f"{row}, {n}", model, epochs=EPOCHS, num_iters=n, **options)
+        made = on_cifar("figure4", f"{row}, {n}", model, num_iters=n, **SHORT, **options)
         add(f"figure4/{short}-{n}", f"{row}: {n} iterations, a shortened schedule.", made)
-made = on_cifar(
-    "figure4", "inverted, converged", "inverted-simple", epochs=EPOCHS, num_iters="converged"
-)
+made = on_cifar("figure4", "inverted, converged", "inverted-simple", num_iters="converged", **SHORT)
 add(
     "figure4/inverted-converged",
     "Inverted attention to a fixed point, with implicit gradients: the paper's future work.",
