@@ -54,6 +54,18 @@ def test_average_follows_its_formula_and_swaps_back():
     assert float(model.weight.detach()) == 5.0
 
 
+def test_average_takes_the_statistics_of_norms_with_the_weights():
+    """Averaged weights under the latest statistics class at chance while the rate is high."""
+    model = nn.BatchNorm1d(1)
+    average = Average(model, 0.5)
+    model(torch.full((4, 1), 10.0))  # running mean: 0.9 x 0 + 0.1 x 10
+    average.update(model)
+    assert model.running_mean is not None
+    with average.swapped(model):
+        assert math.isclose(float(model.running_mean), 0.5, rel_tol=1e-6)
+    assert math.isclose(float(model.running_mean), 1.0, rel_tol=1e-6)
+
+
 def test_biases_and_gains_can_be_left_undecayed():
     model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.LayerNorm(2))
     spec = OptimiserSpec("sgd", 0.1, 0.5, momentum=0.0, decay_all=False)

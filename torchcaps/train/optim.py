@@ -50,22 +50,24 @@ def learning_rate(spec: ScheduleSpec, full: float, step: int, total: int) -> flo
 
 
 class Average:
-    """Exponential moving average of the weights, swapped in for evaluation."""
+    """Exponential moving average of weights and of BatchNorm's statistics, swapped in to evaluate.
+
+    Statistics of the latest weights do not fit the averaged ones while the rate is high.
+    """
 
     def __init__(self, model: nn.Module, decay: float):
         self.decay = decay
-        self.weights = {n: p.detach().clone() for n, p in model.named_parameters()}
+        self.weights = {n: t.detach().clone() for n, t in averaged(model).items()}
 
     @torch.no_grad()
     def update(self, model: nn.Module) -> None:
-        current: list[Tensor] = [p.detach() for p in model.parameters()]
-        for average, now in zip(self.weights.values(), current, strict=True):
-            average.lerp_(now, 1 - self.decay)
+        current = [t.detach() for t in averaged(model).values()]
+        torch._foreach_lerp_(list(self.weights.values()), current, 1 - self.decay)
 
     @contextmanager
     @torch.no_grad()
     def swapped(self, model: nn.Module) -> Iterator[None]:
-        own = {n: p.detach().clone() for n, p in model.named_parameters()}
+        own = {n: t.detach().clone() for n, t in averaged(model).items()}
         self._copy(model, self.weights)
         try:
             yield
@@ -74,5 +76,11 @@ class Average:
 
     @staticmethod
     def _copy(model: nn.Module, weights: dict[str, Tensor]) -> None:
-        for name, parameter in model.named_parameters():
-            parameter.copy_(weights[name])
+        for name, tensor in averaged(model).items():
+            tensor.copy_(weights[name])
+
+
+def averaged(model: nn.Module) -> dict[str, Tensor]:
+    """Parameters, and the buffers that are statistics: of floating point and saved."""
+    kept = model.state_dict(keep_vars=True)
+    return {n: t for n, t in kept.items() if t.is_floating_point()}
