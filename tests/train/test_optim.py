@@ -47,11 +47,22 @@ def test_average_follows_its_formula_and_swaps_back():
     expected = 1.0
     for value in (2.0, 3.0, 5.0):
         nn.init.constant_(model.weight, value)
-        average.update(model)
+        average.update(model, 1000)
         expected = 0.9 * expected + 0.1 * value
     with average.swapped(model):
         assert math.isclose(float(model.weight.detach()), expected, rel_tol=1e-6)
     assert float(model.weight.detach()) == 5.0
+
+
+def test_a_young_average_follows_the_weights():
+    """Else a run of few steps ends with an average that is mostly its random beginning."""
+    model = nn.Linear(1, 1, bias=False)
+    nn.init.constant_(model.weight, 0.0)
+    average = Average(model, 0.999)
+    nn.init.constant_(model.weight, 1.0)
+    for step in range(100):
+        average.update(model, step)
+    assert float(average.weights["weight"]) > 0.999
 
 
 def test_average_takes_the_statistics_of_norms_with_the_weights():
@@ -59,7 +70,7 @@ def test_average_takes_the_statistics_of_norms_with_the_weights():
     model = nn.BatchNorm1d(1)
     average = Average(model, 0.5)
     model(torch.full((4, 1), 10.0))  # running mean: 0.9 x 0 + 0.1 x 10
-    average.update(model)
+    average.update(model, 1000)
     assert model.running_mean is not None
     with average.swapped(model):
         assert math.isclose(float(model.running_mean), 0.5, rel_tol=1e-6)

@@ -98,7 +98,7 @@ class Training:
             )
         parts.optimiser.step()
         if self.average:
-            self.average.update(parts.model)
+            self.average.update(parts.model, step)
         self.state.step += 1
 
     def _check_losses(self, step: int) -> None:

@@ -60,9 +60,11 @@ class Average:
         self.weights = {n: t.detach().clone() for n, t in averaged(model).items()}
 
     @torch.no_grad()
-    def update(self, model: nn.Module) -> None:
+    def update(self, model: nn.Module, step: int) -> None:
+        """step: how many were taken; the first ones forget their beginning faster."""
+        decay = min(self.decay, (1 + step) / (10 + step))
         current = [t.detach() for t in averaged(model).values()]
-        torch._foreach_lerp_(list(self.weights.values()), current, 1 - self.decay)
+        torch._foreach_lerp_(list(self.weights.values()), current, 1 - decay)
 
     @contextmanager
     @torch.no_grad()
