@@ -81,6 +81,7 @@ number; rooms of one number do not import each other.
     attacks       images that an attacker moved
     measure       all of these about a finished run
     traverse      what one unit draws; reconstructions
+    curves        loss and accuracy against epochs
     routing       where each parent's input comes from
     contact       contact sheets
     tour          one image on its walk through a model

@@ -13,6 +13,7 @@ from torchcaps.analysis import (
     calibration_error,
     detected,
     draw_accuracy_under_attack,
+    draw_curves,
     draw_reliability,
     outlier_auroc,
     reliability,
@@ -24,6 +25,7 @@ from torchcaps.data import Split
 from torchcaps.errors import TorchcapsError
 from torchcaps.models import Output
 from torchcaps.train.loop import start
+from torchcaps.train.run import by_name
 
 
 class Claims(nn.Module):
@@ -112,6 +114,26 @@ def test_measure_writes_lines_beside_the_run(tiny_recipe, tmp_path, monkeypatch,
     assert main(["traverse", str(run.folder), "--units", "2", "--out", "f/4.png"]) == 0
     assert (tmp_path / "f/4.png").stat().st_size > 1000
     assert main(["traverse", str(run.folder), "--image", "99999"]) == 1
+
+
+def test_curves_of_runs_with_one_row_are_told_apart(tiny_recipe, tmp_path, monkeypatch, capsys):
+    from dataclasses import replace
+
+    monkeypatch.chdir(tmp_path)
+    runs = [
+        start(replace(tiny_recipe, epochs=2, evaluate=(), row=row), tmp_path / name)
+        for name, row in (("a", "same"), ("b", "same"), ("c", "other"))
+    ]
+    assert list(by_name(r.folder for r in runs)) == [
+        f"same ({tmp_path / 'a'})", f"same ({tmp_path / 'b'})", "other",
+    ]  # fmt: skip
+    left, right = draw_curves(by_name(["a", "c"])).axes
+    assert [len(line.get_xdata()) for line in (*left.lines, *right.lines)] == [2] * 4
+    assert main(["curves", "a", "c", "--out", "f/6.png"]) == 0
+    assert (tmp_path / "f/6.png").stat().st_size > 1000
+    runs[0].metrics_file.unlink()
+    assert main(["curves", "a"]) == 1
+    assert "has ended an epoch" in capsys.readouterr().err
 
 
 def test_every_measure_of_a_table_works_on_a_model_without_decoder():

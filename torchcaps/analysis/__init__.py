@@ -8,6 +8,7 @@ from torchcaps.analysis.attacks import (
 )
 from torchcaps.analysis.calibration import calibration_error, draw_reliability, reliability
 from torchcaps.analysis.compactness import compactness, draw_compactness
+from torchcaps.analysis.curves import draw_curves
 from torchcaps.analysis.outliers import outlier_auroc, strangeness
 from torchcaps.analysis.robustness import accuracy_under, draw_accuracy_under
 from torchcaps.analysis.routing import draw_coupling, routing_map
@@ -24,6 +25,7 @@ __all__ = [
     "draw_accuracy_under_attack",
     "draw_compactness",
     "draw_coupling",
+    "draw_curves",
     "draw_reliability",
     "draw_traversal",
     "outlier_auroc",

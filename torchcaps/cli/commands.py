@@ -17,7 +17,17 @@ from rich.table import Table as RichTable
 from tyro.conf import Positional
 
 from torchcaps.cli.parse import UsageError, parse
-from torchcaps.cli.show import console, data, list_, print_json, report, tour, traverse, version
+from torchcaps.cli.show import (
+    console,
+    curves,
+    data,
+    list_,
+    print_json,
+    report,
+    tour,
+    traverse,
+    version,
+)
 from torchcaps.cli.tables import table
 from torchcaps.errors import TorchcapsError, nearest
 from torchcaps.experiments import get_recipe, recipes
@@ -262,6 +272,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "report": report,
     "tour": tour,
     "traverse": traverse,
+    "curves": curves,
     "data": data,
     "version": version,
     "completion": completion,

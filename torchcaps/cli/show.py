@@ -78,12 +78,36 @@ def traverse(
         data_root: Folder of the data sets.
     """
     from torchcaps.analysis.traverse import draw_traversals, traverse_run
+    from torchcaps.train.run import by_name
 
     if not runs:
         raise TorchcapsError("Name at least one run: torchcaps traverse runs/demo/capsnet.")
-    drawn = {str(folder): traverse_run(folder, image, units, data_root) for folder in runs}
+    drawn = {
+        name: traverse_run(run.folder, image, units, data_root)
+        for name, run in by_name(runs).items()
+    }
     out.parent.mkdir(parents=True, exist_ok=True)
     draw_traversals(drawn).savefig(out, dpi=150)
+    console.print(f"wrote {out}")
+
+
+def curves(runs: Positional[tuple[Path, ...]], /, out: Path = Path("curves.png")) -> None:
+    """Draw loss and validation accuracy of runs against epochs, finished or not (mcae, Figure 6).
+
+    Example: torchcaps curves runs/mcae-table1-imagenette-s0 runs/mcae-table1-imagenette-scratch-s0
+
+    Args:
+        runs: Folders of runs, drawn into one figure.
+        out: The figure.
+    """
+    from torchcaps.analysis import draw_curves
+    from torchcaps.train.run import by_name
+
+    found = by_name(runs)
+    if not any(run.metrics() for run in found.values()):
+        raise TorchcapsError("Name at least one run that has ended an epoch.")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    draw_curves(found).savefig(out, dpi=150)
     console.print(f"wrote {out}")
 
 

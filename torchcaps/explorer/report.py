@@ -14,6 +14,7 @@ from torchcaps.analysis import (
     accuracy_under,
     draw_accuracy_under,
     draw_coupling,
+    draw_curves,
     draw_traversal,
     reconstructions,
     routing_map,
@@ -27,7 +28,7 @@ from torchcaps.models import CapsuleModel
 from torchcaps.models.base import CHOSEN
 from torchcaps.models.capsnet import CapsNet
 from torchcaps.train.load import load
-from torchcaps.train.run import Run
+from torchcaps.train.run import Run, by_name
 
 
 class _Section:
@@ -50,38 +51,6 @@ def _png(figure: Figure) -> str:
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=140)
     return base64.b64encode(buffer.getvalue()).decode()
-
-
-def run_name(run: Run, runs: list[Run]) -> str:
-    """The row of the paper's table, or the recipe; with the folder where that is not enough."""
-    recipe = run.recipe()
-    name = recipe.row or recipe.name
-    same = [r for r in runs if (r.recipe().row or r.recipe().name) == name]
-    return name if len(same) == 1 else f"{name} ({run.folder.name})"
-
-
-def _curves(runs: dict[str, Run]) -> Figure:
-    figure = Figure(figsize=(9, 3.2), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    for name, run in runs.items():
-        lines = run.metrics()
-        epochs = [line["epoch"] + 1 for line in lines]
-        left.plot(epochs, [line["train_loss"] for line in lines], label=name)
-        split = run.recipe().stop_on
-        if lines and f"{split}_accuracy" in lines[0]:
-            shown = name if split == "val" else f"{name} (test split)"
-            right.plot(epochs, [100 * line[f"{split}_accuracy"] for line in lines], label=shown)
-        for probe in ("linear", "knn"):  # of pretraining
-            if lines and (key := f"{split}_{probe}_accuracy") in lines[0]:
-                values = [100 * line[key] for line in lines]
-                right.plot(epochs, values, label=f"{name}, {probe} probe")
-    left.set(xlabel="epoch", ylabel="training loss", yscale="log")
-    right.set(xlabel="epoch", ylabel="validation accuracy, %")
-    for axes in (left, right):
-        axes.grid(alpha=0.3)
-        if axes.lines:
-            axes.legend(frameon=False)
-    return figure
 
 
 def _accuracy_table(runs: dict[str, Run]) -> str:
@@ -139,7 +108,7 @@ def _sections(
 ) -> Iterator[_Section]:
     """One after the other, each with figures for the models that have such a thing."""
     yield _Section(
-        "Training", "Loss and validation accuracy after each epoch.", {"curves": _curves(runs)}
+        "Training", "Loss and validation accuracy after each epoch.", {"curves": draw_curves(runs)}
     )
     test = data.test
     if test.labels.ndim == 1 and data.num_classes:
@@ -187,8 +156,8 @@ def _sections(
 
 def write_report(folders: list[str | Path], out: Path | None = None) -> Path:
     """Figures into each run's folder as PNG, and one HTML file that needs nothing else."""
-    opened = [Run.open(folder) for folder in folders]
-    runs = {run_name(run, opened): run for run in opened}
+    runs = by_name(folders)
+    opened = list(runs.values())
     models = {name: load(run.folder) for name, run in runs.items()}
     recipe = opened[0].recipe()
     data = load_data(recipe.data.name, recipe.data.root or None, seed=recipe.data.seed)

@@ -64,7 +64,7 @@ class Average:
         """step: how many were taken; the first ones forget their beginning faster."""
         decay = min(self.decay, (1 + step) / (10 + step))
         current = [t.detach() for t in averaged(model).values()]
-        torch._foreach_lerp_(list(self.weights.values()), current, 1 - decay)
+        torch._foreach_lerp_(list(self.weights.values()), current, 1 - decay)  # pyright: ignore
 
     @contextmanager
     @torch.no_grad()

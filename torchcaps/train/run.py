@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -112,6 +113,20 @@ class Run:
     def cut_metrics(self, length: int) -> None:
         if self.metrics_bytes() > length:
             os.truncate(self.metrics_file, length)
+
+
+def by_name(folders: Iterable[str | Path]) -> dict[str, Run]:
+    """Runs by the row of a paper's table, or the recipe; with the folder where that is not enough.
+
+    A stage before a row has none of its own, so it goes by its recipe.
+    """
+    opened = [Run.open(folder) for folder in folders]
+    recipes = [run.recipe() for run in opened]
+    names = [recipe.row or recipe.name for recipe in recipes]
+    return {
+        name if names.count(name) == 1 else f"{name} ({run.folder})": run
+        for name, run in zip(names, opened, strict=True)
+    }
 
 
 def _made(folder: Path) -> bool:
