@@ -13,6 +13,7 @@ from torchcaps.analysis import (
     routing_map,
     traverse,
 )
+from torchcaps.analysis.compactness import from_uniform
 from torchcaps.analysis.robustness import transformed
 from torchcaps.analysis.traverse import tile
 from torchcaps.data import Split
@@ -121,6 +122,15 @@ def test_a_shear_along_y_is_one_along_x_of_the_transposed():
     sheared = transformed(bar, "shear_y", 0.5)[0, 0]
     rows = sheared.argmax(0)
     assert rows[5] < rows[10] < rows[15]
+
+
+def test_pooled_shares_ask_whether_it_is_always_the_same_units():
+    always, never = np.eye(4)[[1, 1, 1, 1]], np.eye(4)
+    assert np.allclose(from_uniform(always), np.log(4)) and np.allclose(
+        from_uniform(never), np.log(4)
+    )
+    assert np.isclose(from_uniform(always.mean(0)), np.log(4))
+    assert np.isclose(from_uniform(never.mean(0)), 0)
 
 
 def test_a_model_without_capsules_has_no_compactness():

@@ -2,7 +2,8 @@
 
 An image under several amounts of a transformation; the vectors of its class; the variance of each
 unit, divided by their sum; its KL divergence from the uniform distribution. 0: all units react
-alike; log E: one unit alone does.
+alike; log E: one unit alone does. Sixteen units that differ by chance score about 0.4; the shares'
+mean over images, scored once ("pooled"), asks whether it is always the same units.
 """
 
 from collections.abc import Iterable
@@ -36,6 +37,28 @@ def class_vectors(model: CapsuleModel, images: Tensor, labels: Tensor) -> Tensor
 
 
 @torch.no_grad()
+def variance_shares(
+    model: CapsuleModel,
+    images: Tensor,
+    labels: Tensor,
+    factor: Factor = "rotation",
+    amounts: Iterable[float] | None = None,
+) -> np.ndarray:
+    """Each unit's share of what the factor moves. images [B,C,H,W], labels [B] -> [B,E]"""
+    model.eval()
+    amounts = AMOUNTS[factor] if amounts is None else tuple(amounts)
+    vectors = torch.stack(
+        [class_vectors(model, transformed(images, factor, a), labels).float() for a in amounts]
+    )
+    variance = vectors.double().var(0)
+    return (variance / variance.sum(-1, keepdim=True).clamp_min(1e-300)).cpu().numpy()
+
+
+def from_uniform(shares: np.ndarray) -> np.ndarray:
+    """KL divergence of shares from equal ones. [...,E] -> [...]"""
+    return (shares * np.log((shares * shares.shape[-1]).clip(1e-300))).sum(-1)
+
+
 def compactness(
     model: CapsuleModel,
     images: Tensor,
@@ -44,15 +67,7 @@ def compactness(
     amounts: Iterable[float] | None = None,
 ) -> np.ndarray:
     """The score of every image. images [B,C,H,W] in [0,1], labels [B] -> [B]"""
-    model.eval()
-    amounts = AMOUNTS[factor] if amounts is None else tuple(amounts)
-    vectors = torch.stack(
-        [class_vectors(model, transformed(images, factor, a), labels).float() for a in amounts]
-    )
-    variance = vectors.double().var(0)
-    share = variance / variance.sum(-1, keepdim=True).clamp_min(1e-300)
-    kl = (share * (share * share.shape[-1]).clamp_min(1e-300).log()).sum(-1)
-    return kl.cpu().numpy()
+    return from_uniform(variance_shares(model, images, labels, factor, amounts))
 
 
 def draw_compactness(scores: dict[str, dict[str, float]]) -> Figure:

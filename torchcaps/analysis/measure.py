@@ -10,7 +10,7 @@ import torch
 
 from torchcaps.analysis.attacks import attacked, detected
 from torchcaps.analysis.calibration import calibration_error
-from torchcaps.analysis.compactness import AMOUNTS, compactness
+from torchcaps.analysis.compactness import AMOUNTS, from_uniform, variance_shares
 from torchcaps.analysis.outliers import outlier_auroc
 from torchcaps.data import Dataset, Split
 from torchcaps.data import load as load_data
@@ -35,12 +35,14 @@ class Subject:
 
 
 def _compactness(subject: Subject) -> dict[str, float]:
-    """How few units of a class capsule react to each of six factors."""
+    """How few units of a class capsule react to each of six factors: by image, and pooled."""
     found = {}
     for factor in AMOUNTS:
         batches = subject.data.test.batches(500)
-        scores = [compactness(subject.model, b.images, b.labels, factor) for b in batches]
-        found[f"compactness_{factor}"] = float(np.concatenate(scores).mean())
+        parts = [variance_shares(subject.model, b.images, b.labels, factor) for b in batches]
+        shares = np.concatenate(parts)
+        found[f"compactness_{factor}"] = float(from_uniform(shares).mean())
+        found[f"compactness_pooled_{factor}"] = float(from_uniform(shares.mean(0)))
     return found
 
 
@@ -93,6 +95,7 @@ MEASURES: dict[str, Callable[[Subject], dict[str, float]]] = {
 }
 METRICS = {
     **{f"compactness_{factor}": "compactness" for factor in AMOUNTS},
+    **{f"compactness_pooled_{factor}": "compactness" for factor in AMOUNTS},
     "ece": "calibration",
     "fgsm_accuracy": "adversarial",
     "pgd_accuracy": "adversarial",

@@ -161,7 +161,7 @@ def measure(
     if json:
         return print_json(found)
     for r in found:
-        console.print(f"{r['metric']:24} {r['value']:.4f}")
+        console.print(f"{r['metric']:28} {r['value']:.4f}")
 
 
 def reproduce(
