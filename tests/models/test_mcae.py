@@ -1,15 +1,18 @@
 """Nothing of a removed patch is read; patches go out and come back; stages share their weights."""
 
+import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
+from torch import nn
 
 import torchcaps
 from torchcaps.cli import main
 from torchcaps.errors import TorchcapsError
 from torchcaps.experiments import registry
-from torchcaps.layers.patches import from_patches, keep, put_back, to_patches
+from torchcaps.layers.patches import Attention, from_patches, keep, put_back, to_patches
 from torchcaps.train.loop import start
 from torchcaps.train.masked import masked_loss, patch_targets
 from torchcaps.train.recipe import LossSpec
@@ -38,13 +41,34 @@ def test_patches_come_back():
     assert torch.equal(keep(whole, rows), kept) and int((whole == 9).all(-1).sum()) == 2 * 13
 
 
+@pytest.fixture(autouse=True)
+def small_timm(monkeypatch):
+    """A timm of two networks, so that its place in the model is tested where it is not."""
+    plain = SimpleNamespace(embed_dim=24, blocks=nn.Sequential(Attention(24), Attention(24)))
+    turned = SimpleNamespace(embed_dim=24, blocks=plain.blocks, rope=object())
+    known = {"plain": plain, "turned": turned}
+
+    def create_model(name, num_classes):
+        if name not in known:
+            raise RuntimeError("Unknown model")
+        return known[name]
+
+    monkeypatch.setitem(sys.modules, "timm", SimpleNamespace(create_model=create_model))
+
+
+def test_backbones_that_are_none_are_refused():
+    for name, word in (("resnet", "timm:NAME"), ("timm:x", "Unknown"), ("timm:turned", "plain")):
+        with pytest.raises(TorchcapsError, match=word):
+            model(backbone=name)
+
+
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize(
     "fields",
     [
-        {}, {"backbone": "vit"}, {"decoder": "mlp"}, {"decoder": "conv"},
-        {"decoder_shared": True, "decoder_depth": 2}, {"routing": "em"}, {"routing": "inverted"},
-        {"routing": "dynamic"}, {"mask_ratio": 0.75},
+        {}, {"backbone": "vit"}, {"backbone": "timm:plain"}, {"decoder": "mlp"},
+        {"decoder": "conv"}, {"decoder_shared": True, "decoder_depth": 2}, {"mask_ratio": 0.75},
+        {"routing": "em"}, {"routing": "inverted"}, {"routing": "dynamic"},
     ],
     ids=str,
 )  # fmt: skip

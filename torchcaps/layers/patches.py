@@ -1,9 +1,11 @@
 """Patches of an image as a sequence, some of which may be left out."""
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor, nn
 
-from torchcaps.errors import TorchcapsError
+from torchcaps.errors import TorchcapsError, require
 
 
 def to_patches(images: Tensor, size: int) -> Tensor:
@@ -110,10 +112,10 @@ class ViT(nn.Module):
 
     letters = "[B,L,C] -> [B,L,C]"
 
-    def __init__(self, width: int, depth: int, side: int):
+    def __init__(self, width: int, side: int, blocks: Iterable[nn.Module]):
         super().__init__()
         self.places = nn.Parameter(torch.randn(side * side, width) * 0.02)
-        self.blocks = nn.ModuleList(Attention(width) for _ in range(depth))
+        self.blocks = nn.ModuleList(blocks)
         self.norm = nn.LayerNorm(width)
 
     def forward(self, tokens: Tensor, rows: Tensor | None = None) -> Tensor:
@@ -121,3 +123,17 @@ class ViT(nn.Module):
         for block in self.blocks:
             tokens = block(tokens)
         return self.norm(tokens)
+
+
+def timm_blocks(name: str) -> tuple[int, Iterable[nn.Module]]:
+    """Width and blocks of a vision transformer of timm, with random weights."""
+    timm = require("timm", "timm")
+    try:
+        made = timm.create_model(name, num_classes=0)
+    except (RuntimeError, TypeError) as error:
+        raise TorchcapsError(f"timm cannot make {name!r}: {error}") from None
+    blocks = getattr(made, "blocks", None)
+    # rotary places and windows need more than the tokens that are there
+    if not isinstance(blocks, nn.Sequential) or getattr(made, "rope", None) is not None:
+        raise TorchcapsError(f"timm:{name} is no plain vision transformer.")
+    return made.embed_dim, blocks

@@ -23,12 +23,14 @@ from torchcaps.layers import Normalise, PointwiseCaps, Routing
 from torchcaps.layers.classes import ClassCaps
 from torchcaps.layers.patch_decoder import CapsuleDecoder, ConvPatchDecoder, MLPPatchDecoder
 from torchcaps.layers.patches import (
+    Attention,
     ConvMixer,
     TokenNorm,
     ViT,
     from_patches,
     keep,
     put_back,
+    timm_blocks,
     to_patches,
 )
 from torchcaps.models.base import CapsuleModel, ModelConfig, Output
@@ -42,7 +44,8 @@ class MCAEConfig(ModelConfig):
     patch_size: int = 4
     mask_ratio: float = 0.5
     """Share of patches that pretraining removes."""
-    backbone: Literal["convmixer", "vit"] = "convmixer"
+    backbone: str = "convmixer"
+    """convmixer, vit, or timm:NAME of one of timm's vision transformers."""
     width: int = 256
     """Of the ConvMixer's tokens; the ViT's are capsules x pose."""
     depth: int = 4
@@ -75,16 +78,21 @@ class MCAE(CapsuleModel):
         if not 0 < self.visible < self.length:
             raise TorchcapsError(f"mask_ratio={c.mask_ratio} leaves no patch, or hides none.")
         pixels, size = c.in_channels * c.patch_size**2, c.num_caps * c.dim
-        width = c.width if c.backbone == "convmixer" else size
         self.normalise = Normalise(c.in_channels)
-        self.embed = nn.Linear(pixels, width)
-        self.backbone: nn.Module
+        self.embed_norm: nn.Module = nn.Identity()
         if c.backbone == "convmixer":
-            self.embed_norm: nn.Module = nn.Sequential(nn.GELU(), TokenNorm(width))
-            self.backbone = ConvMixer(width, c.depth, self.side, c.kernel_size)
+            width = c.width
+            self.embed_norm = nn.Sequential(nn.GELU(), TokenNorm(width))
+            self.backbone: nn.Module = ConvMixer(width, c.depth, self.side, c.kernel_size)
+        elif c.backbone == "vit":
+            width = size
+            self.backbone = ViT(width, self.side, (Attention(width) for _ in range(c.depth)))
+        elif c.backbone.startswith("timm:"):
+            width, blocks = timm_blocks(c.backbone.removeprefix("timm:"))
+            self.backbone = ViT(width, self.side, blocks)
         else:
-            self.embed_norm = nn.Identity()
-            self.backbone = ViT(width, c.depth, self.side)
+            raise TorchcapsError(f"No backbone {c.backbone!r}: convmixer, vit or timm:NAME.")
+        self.embed = nn.Linear(pixels, width)
         self.primary = nn.Sequential(nn.Linear(width, size, bias=False), TokenNorm(size))
         self.active = nn.Sequential(nn.Linear(width, c.num_caps, bias=False), TokenNorm(c.num_caps))
         self.layers = nn.ModuleList(
