@@ -1,8 +1,11 @@
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchcaps.data import hold_out
+from torchcaps.data import hold_out, load
+from torchcaps.data.dataset import hold_fewer
+from torchcaps.errors import TorchcapsError
 
 
 def test_embedded_digits_are_split_evenly(digits):
@@ -35,3 +38,23 @@ def test_hold_out_is_stratified_seeded_and_a_partition(labels, seed):
 def test_another_seed_holds_out_other_images():
     labels = torch.arange(1000) % 10
     assert not torch.equal(hold_out(labels, seed=0)[1], hold_out(labels, seed=1)[1])
+
+
+def test_fewer_held_out_images_are_a_partition_too():
+    data = load("digits")
+    fewer = hold_fewer(data, 50)
+    assert len(fewer.val) == 50 and len(fewer.val.labels.unique()) == 10
+    assert len(fewer.train) + 50 == len(data.train) + len(data.val)
+    every = torch.cat([data.train.images, data.val.images]).flatten(1).sum(1).sort().values
+    again = torch.cat([fewer.train.images, fewer.val.images]).flatten(1).sum(1).sort().values
+    assert torch.equal(every, again) and torch.equal(fewer.test.images, data.test.images)
+    assert torch.equal(fewer.train.images[: len(data.train)], data.train.images)
+
+
+def test_what_cannot_be_held_out_is_said():
+    data = load("digits")
+    for count in (-1, len(data.val) + 1):
+        with pytest.raises(TorchcapsError, match="cannot be kept"):
+            hold_fewer(data, count)
+    with pytest.raises(TorchcapsError, match="stays as is"):
+        hold_fewer(load("translated:digits"), 5)

@@ -16,7 +16,7 @@ from torchcaps.data import Dataset, Split
 from torchcaps.data import load as load_data
 from torchcaps.errors import TorchcapsError, nearest
 from torchcaps.models import CapsuleModel
-from torchcaps.train.load import load
+from torchcaps.train.load import data_of, load
 from torchcaps.train.record import append_results, environment
 from torchcaps.train.run import Run
 
@@ -114,7 +114,7 @@ def measure(folder: Path, kinds: list[str], root: Path | None = None) -> list[di
     recipe = Run.open(folder).recipe()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     root = root or (Path(recipe.data.root) if recipe.data.root else None)
-    data = load_data(recipe.data.name, root, seed=recipe.data.seed).to(device)
+    data = data_of(recipe.data, root).to(device)
     if data.test.labels.ndim != 1 and set(kinds) & {"calibration", "adversarial", "compactness"}:
         raise TorchcapsError(f"{recipe.data.name}: these measures need one label an image.")
     subject = Subject(load(folder).to(device).eval(), data, root)

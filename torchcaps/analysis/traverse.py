@@ -7,10 +7,9 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from torchcaps.data import load as load_data
 from torchcaps.errors import TorchcapsError
 from torchcaps.models import CapsuleModel
-from torchcaps.train.load import load
+from torchcaps.train.load import data_of, load
 from torchcaps.train.run import Run
 
 RANGE = tuple(i / 20 for i in range(-4, 5))
@@ -53,8 +52,7 @@ def traverse_run(
     """The first units of a finished run's model on one of its test images, in its range."""
     recipe = Run.open(folder).recipe()
     model = load(folder)
-    root = root or (Path(recipe.data.root) if recipe.data.root else None)
-    test = load_data(recipe.data.name, root, seed=recipe.data.seed).test
+    test = data_of(recipe.data, root).test
     if not 0 <= image < len(test):
         raise TorchcapsError(f"There is no test image {image}: they are 0 to {len(test) - 1}.")
     batch = test.batch(slice(image, image + 1))

@@ -63,6 +63,16 @@ class Split:
             yield self.batch(slice(start, start + size))
 
 
+def joined(one: Split, two: Split) -> Split:
+    """Both, one after the other."""
+    factors = {name: torch.cat([one.factors[name], two.factors[name]]) for name in one.factors}
+    targets = None
+    if one.targets is not None and two.targets is not None:
+        targets = torch.cat([one.targets, two.targets])
+    images, labels = torch.cat([one.images, two.images]), torch.cat([one.labels, two.labels])
+    return Split(images, labels, factors, targets)
+
+
 Render = Callable[[Split, Tensor, Tensor], Batch]
 """(base split, rows [B], sample numbers [B]) -> Batch: how a generated set draws images."""
 
@@ -126,3 +136,16 @@ def with_validation(
     if not len(held):  # fewer than five images in every class
         kept, held = kept[:-1], kept[-1:]
     return Dataset(name, train[kept], train[held], test, classes, note)
+
+
+def hold_fewer(data: Dataset, count: int) -> Dataset:
+    """The same set with `count` of its validation images held out; the others are trained on."""
+    if data.render is not None:
+        raise TorchcapsError(f"{data.name} draws its images, and its validation split stays as is.")
+    if not 0 < count <= len(data.val):
+        raise TorchcapsError(
+            f"{data.name} holds out {len(data.val)} images: {count} of them cannot be kept."
+        )
+    held = torch.zeros(len(data.val), dtype=torch.bool)
+    held[torch.linspace(0, len(data.val) - 1, count).round().long()] = True  # of every class
+    return replace(data, train=joined(data.train, data.val[~held]), val=data.val[held])

@@ -22,12 +22,11 @@ from torchcaps.analysis import (
 )
 from torchcaps.analysis.traverse import draw_reconstructions
 from torchcaps.data import Dataset
-from torchcaps.data import load as load_data
 from torchcaps.explorer.page import page
 from torchcaps.models import CapsuleModel
 from torchcaps.models.base import CHOSEN
 from torchcaps.models.capsnet import CapsNet
-from torchcaps.train.load import load
+from torchcaps.train.load import data_of, load
 from torchcaps.train.run import Run, by_name
 
 
@@ -160,7 +159,7 @@ def write_report(folders: list[str | Path], out: Path | None = None) -> Path:
     opened = list(runs.values())
     models = {name: load(run.folder) for name, run in runs.items()}
     recipe = opened[0].recipe()
-    data = load_data(recipe.data.name, recipe.data.root or None, seed=recipe.data.seed)
+    data = data_of(recipe.data)
     sections = list(_sections(runs, models, data))
     for section in sections:
         for name, figure in section.figures.items():

@@ -1,13 +1,13 @@
 """A finished run on any data set of its image size."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
-from torchcaps.data import load as load_data
 from torchcaps.errors import TorchcapsError
-from torchcaps.train.load import load
+from torchcaps.train.load import data_of, load
 from torchcaps.train.objectives import OBJECTIVES
 from torchcaps.train.run import Run
 
@@ -23,7 +23,8 @@ def evaluate_run(
     recipe = run.recipe()
     model = load(folder)
     name = data or recipe.data.name
-    loaded = load_data(name, root or recipe.data.root or None, seed=recipe.data.seed)
+    spec = recipe.data if name == recipe.data.name else replace(recipe.data, name=name, held_out=0)
+    loaded = data_of(spec, root)
     if loaded.image_shape != model.config.image_shape:
         raise TorchcapsError(
             f"{name} has images {loaded.image_shape}, the model takes {model.config.image_shape}."

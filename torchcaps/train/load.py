@@ -2,9 +2,19 @@
 
 from pathlib import Path
 
+from torchcaps.data import Dataset
+from torchcaps.data import load as load_data
+from torchcaps.data.dataset import hold_fewer
 from torchcaps.errors import TorchcapsError
 from torchcaps.models import CapsuleModel, from_folder
+from torchcaps.train.recipe import DataSpec
 from torchcaps.train.run import Run
+
+
+def data_of(spec: DataSpec, root: Path | None = None) -> Dataset:
+    """What a recipe trains on, split as it says; from `root`, or the folder that it names."""
+    data = load_data(spec.name, root or spec.root or None, seed=spec.seed)
+    return hold_fewer(data, spec.held_out) if spec.held_out else data
 
 
 def load(source: str | Path) -> CapsuleModel:

@@ -26,6 +26,8 @@ class DataSpec:
     """Folder of the data sets; empty: the platform's cache folder."""
     seed: int = 0
     """Of the validation split and of generated images; the same for all seeds of a table."""
+    held_out: int = 0
+    """Validation images, if fewer than the set's own; the others are trained on. 0: all of them."""
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from torchcaps.data import load as load_data
 from torchcaps.errors import TorchcapsError
 from torchcaps.models import CapsuleModel
 from torchcaps.models.registry import build
-from torchcaps.train.load import load
+from torchcaps.train.load import data_of, load
 from torchcaps.train.optim import make_optimiser
 from torchcaps.train.recipe import Recipe
 
@@ -154,7 +154,7 @@ def set_up(recipe: Recipe) -> tuple[Recipe, Parts]:
         raise TorchcapsError("optimiser.accumulate must lie between 1 and the batch size.")
     recipe = like_its_source(recipe)
     fabric = make_fabric(recipe)
-    data = load_data(recipe.data.name, recipe.data.root or None, seed=recipe.data.seed)
+    data = data_of(recipe.data)
     recipe = with_data(recipe, data)
     others = other_tests(recipe, data)
     data = data.to(fabric.device)
