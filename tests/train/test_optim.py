@@ -47,9 +47,9 @@ def test_average_follows_its_formula_and_swaps_back():
     expected = 1.0
     for value in (2.0, 3.0, 5.0):
         nn.init.constant_(model.weight, value)
-        average.update(model, 1000)
+        average.update(1000)
         expected = 0.9 * expected + 0.1 * value
-    with average.swapped(model):
+    with average.swapped():
         assert math.isclose(float(model.weight.detach()), expected, rel_tol=1e-6)
     assert float(model.weight.detach()) == 5.0
 
@@ -61,7 +61,7 @@ def test_a_young_average_follows_the_weights():
     average = Average(model, 0.999)
     nn.init.constant_(model.weight, 1.0)
     for step in range(100):
-        average.update(model, step)
+        average.update(step)
     assert float(average.weights["weight"]) > 0.999
 
 
@@ -70,9 +70,9 @@ def test_average_takes_the_statistics_of_norms_with_the_weights():
     model = nn.BatchNorm1d(1)
     average = Average(model, 0.5)
     model(torch.full((4, 1), 10.0))  # running mean: 0.9 x 0 + 0.1 x 10
-    average.update(model, 1000)
+    average.update(1000)
     assert model.running_mean is not None
-    with average.swapped(model):
+    with average.swapped():
         assert math.isclose(float(model.running_mean), 0.5, rel_tol=1e-6)
     assert math.isclose(float(model.running_mean), 1.0, rel_tol=1e-6)
 

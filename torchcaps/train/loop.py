@@ -98,7 +98,7 @@ class Training:
             )
         parts.optimiser.step()
         if self.average:
-            self.average.update(parts.model, step)
+            self.average.update(step)
         self.state.step += 1
 
     def _check_losses(self, step: int) -> None:
@@ -181,7 +181,7 @@ class Training:
         """Measure on validation data, remember the best weights, write a line of metrics."""
         parts, objective, state = self.parts, self.objective, self.state
         parts.model.eval()
-        averaged = self.average.swapped(parts.model) if self.average else nullcontext()
+        averaged = self.average.swapped() if self.average else nullcontext()
         with averaged, parts.fabric.autocast():
             watched = parts.data.val if self.recipe.stop_on == "val" else parts.data.test
             numbers = objective.evaluate(parts.model, watched, self.recipe.loss)

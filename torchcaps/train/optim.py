@@ -57,29 +57,29 @@ class Average:
 
     def __init__(self, model: nn.Module, decay: float):
         self.decay = decay
-        self.weights = {n: t.detach().clone() for n, t in averaged(model).items()}
+        self.own = averaged(model)  # the tensors themselves: training changes them in place
+        self.weights = {name: tensor.detach().clone() for name, tensor in self.own.items()}
 
     @torch.no_grad()
-    def update(self, model: nn.Module, step: int) -> None:
+    def update(self, step: int) -> None:
         """step: how many were taken; the first ones forget their beginning faster."""
         decay = min(self.decay, (1 + step) / (10 + step))
-        current = [t.detach() for t in averaged(model).values()]
-        torch._foreach_lerp_(list(self.weights.values()), current, 1 - decay)  # pyright: ignore
+        kept, now = list(self.weights.values()), list(self.own.values())
+        torch._foreach_lerp_(kept, now, 1 - decay)  # pyright: ignore
 
     @contextmanager
     @torch.no_grad()
-    def swapped(self, model: nn.Module) -> Iterator[None]:
-        own = {n: t.detach().clone() for n, t in averaged(model).items()}
-        self._copy(model, self.weights)
+    def swapped(self) -> Iterator[None]:
+        before = {name: tensor.detach().clone() for name, tensor in self.own.items()}
+        self._set(self.weights)
         try:
             yield
         finally:
-            self._copy(model, own)
+            self._set(before)
 
-    @staticmethod
-    def _copy(model: nn.Module, weights: dict[str, Tensor]) -> None:
-        for name, tensor in averaged(model).items():
-            tensor.copy_(weights[name])
+    def _set(self, values: dict[str, Tensor]) -> None:
+        for name, tensor in self.own.items():
+            tensor.copy_(values[name])
 
 
 def averaged(model: nn.Module) -> dict[str, Tensor]:
