@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from clock import arguments, recorder, timed
+from clock import arguments, clear, recorder, timed
 from torch import Tensor, nn
 
 from torchcaps.layers import ConvCaps, DenseCaps, PrimaryCaps
@@ -204,8 +204,7 @@ def main() -> None:
             done(row)
         return
     for name in options.models:
-        torch._dynamo.reset()
-        torch.cuda.empty_cache()
+        clear()
         done(gpu(name, options.dtype))
         if options.profile:
             profile(name, options.dtype)

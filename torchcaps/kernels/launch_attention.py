@@ -35,7 +35,7 @@ def tile(shape: Shape, score: str, part: str) -> Tile:
             return Tile(128, 64, 8, 3, 4)
         return Tile(64, 64, 4, 3, 2)
     if score == "linear":
-        # where every position is a window of its own, the poses' gradients leave room for more
+        # wider where it was measured: pointwise and dense, the masked autoencoder's shapes
         return Tile(32, 64 if shape.covers else 32, 2, 3)
     return Tile(64, 64 if many or score == "uniform" else 32, 4, 3)
 
