@@ -27,10 +27,11 @@ number; rooms of one number do not import each other.
     augment       sample parameters for each image, then apply them, batched
     loader        training batches as a function of the step
 1 kernels         the fused routing step on a GPU; imports torch and triton only
-    ops           the step as operators that torch knows
+    ops, combine  the step and the sum of shared votes as operators that torch knows
     attention     scores linear in the vote: no vote is formed
+    shares        sums of votes whose shares are known; self-routing without windows
     votes         EM and matrix poses: votes in registers
-    launch_attention, launch_votes, shape
+    launch_attention, launch_shares, launch_votes, shape, tiles
 1 losses          functions of tensors; never import a model
     classification, reconstruction
 1 probes          simple learners on frozen features: fit, predict, score

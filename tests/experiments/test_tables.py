@@ -140,7 +140,7 @@ def test_cifar_100_recipes_run_on_files_of_its_format(tmp_path):
     recipe = get_recipe("inverted/fast-100")
     assert recipe.data.name == "cifar100" and recipe.model.num_classes == 100
     tried = replace(
-        recipe, epochs=1, batch_size=90, data=replace(recipe.data, root=str(tmp_path)),
+        recipe, epochs=1, batch_size=90, data=replace(recipe.data, root=str(tmp_path), held_out=10),
         model=replace(recipe.model, backbone="simple", channels=4, num_types=2, pose_dim=4),
         hardware=HardwareSpec(),
     )  # fmt: skip

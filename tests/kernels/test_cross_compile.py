@@ -13,7 +13,14 @@ triton = pytest.importorskip("triton")
 from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.compiler import ASTSource  # noqa: E402
 
-from torchcaps.kernels import attention, launch_attention, launch_votes, votes  # noqa: E402
+from torchcaps.kernels import (  # noqa: E402
+    attention,
+    launch_attention,
+    launch_shares,
+    launch_votes,
+    shares,
+    votes,
+)
 from torchcaps.kernels.shape import Shape  # noqa: E402
 
 DENSE = Shape(128, 1, 1, 1152, 1, 1, 0, 1, 8, 10, 16, 1152)
@@ -22,6 +29,8 @@ WIDE = [
     Shape(16, 1, 1, 64, 1, 1, 0, 1, *size, 64)
     for size in ((32, 10, 32), (64, 40, 64), (128, 10, 32))
 ]
+POINTWISE = Shape(16, 8, 8, 16, 1, 1, 0, 1, 16, 16, 16, 16)
+GLOBAL = Shape(16, 1, 1, 1024, 1, 1, 0, 1, 16, 64, 32, 1024)
 ROWS = Shape(16, 8, 8, 4, 3, 1, 0, 8, 8, 40, 16, 36)
 JOBS = [
     ("stats", "dot", DENSE),
@@ -37,13 +46,27 @@ JOBS = [
     ("votes-forward", "gauss", CONV),
     ("votes-backward", "gauss", CONV),
     ("votes-backward", "gauss", ROWS),
+    *(
+        (part, "shares", shape)
+        for part in ("gather", "to_children", "to_transforms")
+        for shape in (POINTWISE, GLOBAL, WIDE[1])
+    ),
     *((part, "dot", wide) for part in ("gather", "backward") for wide in WIDE),
 ]
+
+
+HALF = ("poses", "weight", "shares", "d_poses", "d_shares", "grad")
 
 
 def _options(part, score, shape):
     poses = torch.empty(1)
     weighted = score in ("linear", "gauss")
+    if score == "shares":
+        weight = torch.empty(shape.transforms, shape.parents, shape.in_dim, shape.out_dim)
+        options = launch_shares.options(part, torch.empty(1, shape.children, shape.in_dim), weight)
+        if part != "to_children":
+            options["CHUNK"] = 4
+        return getattr(shares, part), options
     if part.startswith("votes"):
         back = part.endswith("backward")
         plan = launch_votes.plan(shape, score, back, 132)
@@ -94,9 +117,15 @@ def _compile(part, score, shape, capability, half):
         elif name == "rows" or name.endswith("_slots"):
             signature[name] = "i32"
         else:
-            signature[name] = "*bf16" if half and name in ("poses", "weight") else "*fp32"
+            signature[name] = "*bf16" if half and name in HALF else "*fp32"
+    # as the launcher finds them: it knows of every tensor that it starts at a multiple of 16 bytes
+    aligned = {
+        (n,): [["tt.divisibility", 16]]
+        for n, kind in enumerate(signature.values())
+        if kind.startswith("*")
+    }
     return triton.compile(
-        ASTSource(kernel, signature, constants),
+        ASTSource(kernel, signature, constants, aligned),
         target=GPUTarget("cuda", capability, 32),
         options={"num_warps": warps, "num_stages": stages},
     )

@@ -11,25 +11,35 @@ from torchcaps.routing import dynamic_routing, inverted_routing
 pytest.importorskip("triton")
 
 
-@pytest.mark.parametrize("name", ["dynamic", "uniform", "inverted-gaps", "em-vector", "self"])
-def test_opcheck(name):
+@pytest.mark.parametrize(
+    ("name", "operator"),
+    [
+        ("dynamic", "step"),
+        ("uniform", "step"),
+        ("inverted-gaps", "step"),
+        ("em-vector", "step"),
+        ("self-matrix", "step"),
+        ("self", "combine"),
+    ],
+)
+def test_opcheck(name, operator):
     """Schema, fake shapes, autograd registration and traced backward of the operator itself."""
     case = next(c for c in CASES if c.name == name)
     tensors = [t.requires_grad_() for t in case.tensors()]
     calls = []
-    original = torch.ops.torchcaps.step
+    original = getattr(torch.ops.torchcaps, operator)
 
     def spy(*arguments):
         calls.append(arguments)
         return original(*arguments)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch.ops.torchcaps, "step", spy)
+        patch.setattr(torch.ops.torchcaps, operator, spy)
         case(tensors, "triton")
     arguments = tuple(
         a.detach().requires_grad_() if isinstance(a, torch.Tensor) else a for a in calls[-1]
     )
-    torch.library.opcheck(torch.ops.torchcaps.step.default, arguments)
+    torch.library.opcheck(original.default, arguments)
 
 
 class Layer(nn.Module):

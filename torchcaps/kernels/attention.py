@@ -8,63 +8,18 @@ transforms W [children x D, E], everything is a product with W or with its trans
     sums_j = (share * x) W                 d(x) = sum_j share * H + d(logit) * G,  H = d(sums_j) W^T
     d(query_j) = (d(logit) * x) W          d(W) = x^T (share * d(sums_j) + d(logit) * query_j)
 
-A tile is M rows (batch x positions x the R rows of a matrix pose) by N columns (BC children x D
-entries). Columns are ordered (CH, DH, 4, 2) for children and entries, because a product leaves
-columns 2k, 2k+1 in one thread and its neighbours 4 lanes wide: so a sum over entries stays inside
-a thread, and softmax over parents is a loop. Sizes that are no powers of two are padded by masks.
+Tiles and the order of their columns are in `tiles`: a sum over entries stays inside a thread, and
+softmax over parents is a loop. Sizes that are no powers of two are padded by masks.
 """
 
 import triton
 import triton.language as tl
 
+from torchcaps.kernels.tiles import as_left, columns, left_order, over_poses, to_poses
+
 UNIFORM = tl.constexpr(0)
 DOT = tl.constexpr(1)
 LINEAR = tl.constexpr(2)
-
-
-@triton.jit
-def _columns(n, BD: tl.constexpr, CL: tl.constexpr, DL: tl.constexpr):
-    """Child and pose entry of column n."""
-    DH: tl.constexpr = BD // DL
-    return n // (DL * CL * DH) * CL + n // DL % CL, n // (DL * CL) % DH * DL + n % DL
-
-
-@triton.jit
-def _over_poses(
-    tile, BM: tl.constexpr, RP: tl.constexpr, BC: tl.constexpr, BD: tl.constexpr,
-    CL: tl.constexpr, DL: tl.constexpr,
-):  # fmt: skip
-    """Sum over each child's pose. [M,N] -> [M/R,CH,CL]"""
-    parts = tl.reshape(tile, (BM // RP, RP, BC // CL, BD // DL, CL, DL))
-    return tl.sum(tl.sum(tl.sum(parts, 5), 3), 1)
-
-
-@triton.jit
-def _to_poses(
-    share, BM: tl.constexpr, RP: tl.constexpr, BC: tl.constexpr, BD: tl.constexpr,
-    CL: tl.constexpr, DL: tl.constexpr,
-):  # fmt: skip
-    """The transpose of that. [M/R,CH,CL] -> [M,N]"""
-    wide = share[:, None, :, None, :, None]
-    wide = tl.broadcast_to(wide, (BM // RP, RP, BC // CL, BD // DL, CL, DL))
-    return tl.reshape(wide, (BM, BC * BD))
-
-
-@triton.jit
-def _as_left(tile, BM: tl.constexpr, BN: tl.constexpr):
-    """The columns in the order in which a product takes its left operand from registers.
-
-    A product leaves columns 2t and 2t+1 where it wants t and t+4 of its next left operand; as the
-    sum over columns may run in any order, naming them so saves a trip through shared memory. The
-    right operand's rows go in the same order, `_left_order`.
-    """
-    parts = tl.permute(tl.reshape(tile, (BM, BN // 8, 4, 2)), (0, 1, 3, 2))
-    return tl.reshape(parts, (BM, BN))
-
-
-@triton.jit
-def _left_order(k):
-    return k // 8 * 8 + k % 4 * 2 + k // 4 % 2
 
 
 @triton.jit
@@ -95,7 +50,7 @@ def _route_logit(
         g = tl.load(route_weight + at, (p < R)[:, None] & (d < D)[None, :], other=0.0)
         g = g.to(tl.float32)
     bias = tl.load(route_bias + w3 * J + j).to(tl.float32)
-    return g, _over_poses(x * g, BM, RP, BC, BD, CL, DL) + bias
+    return g, over_poses(x * g, BM, RP, BC, BD, CL, DL) + bias
 
 
 @triton.jit
@@ -112,7 +67,7 @@ def stats(
     """Logarithm of every child's softmax denominator. Grid: row blocks, child blocks."""
     m = tl.program_id(0) * (BM // RP) + tl.arange(0, BM) // RP
     p = tl.arange(0, BM) % RP
-    c, d = _columns(tl.arange(0, BC * BD), BD, CL, DL)
+    c, d = columns(tl.arange(0, BC * BD), BD, CL, DL)
     c += tl.program_id(1) * BC
     e = tl.arange(0, BE)
     at, inside = _children(
@@ -138,7 +93,7 @@ def stats(
             q = tl.load(query + q_at + j * (R * E), q_mask, other=0.0).to(CAST)
             wt = tl.load(weight + t_at + j * (D * E), t_mask, other=0.0).to(CAST)
             g = tl.dot(q, wt, input_precision=P)
-            logit = _over_poses(x * g, BM, RP, BC, BD, CL, DL)
+            logit = over_poses(x * g, BM, RP, BC, BD, CL, DL)
         else:
             g, logit = _route_logit(
                 x, route_weight, route_bias, c % WI, c3 % WI, p, d, j, J, R, D,
@@ -166,8 +121,8 @@ def gather(
     m = tl.program_id(0) * (BM // RP) + tl.arange(0, BM) // RP
     p = tl.arange(0, BM) % RP
     first, split = tl.program_id(1) * JB, tl.program_id(2)
-    cn, d = _columns(tl.arange(0, BC * BD), BD, CL, DL)
-    cl, dk = _columns(_left_order(tl.arange(0, BC * BD)), BD, CL, DL)
+    cn, d = columns(tl.arange(0, BC * BD), BD, CL, DL)
+    cl, dk = columns(left_order(tl.arange(0, BC * BD), CAST), BD, CL, DL)
     e = tl.arange(0, BE)
     row3 = (tl.program_id(0) * (BM // RP) + tl.arange(0, BM // RP))[:, None, None]
     cb3 = ((tl.arange(0, BC // CL) * CL)[:, None] + tl.arange(0, CL)[None, :])[None, :, :]
@@ -219,7 +174,7 @@ def gather(
                     weight + t_at + (first + k) * (D * E), t_mask & (first + k < J), other=0.0
                 ).to(CAST)
                 g = tl.dot(qs[k], wt, input_precision=P)
-                share = tl.exp(_over_poses(x * g, BM, RP, BC, BD, CL, DL) - total)
+                share = tl.exp(over_poses(x * g, BM, RP, BC, BD, CL, DL) - total)
             else:
                 g, logit = _route_logit(
                     x, route_weight, route_bias, c % WI, c3 % WI, p, d,
@@ -234,8 +189,8 @@ def gather(
             if WEIGHTED:
                 share *= active
                 new_masses = new_masses + (masses[k] + share,)
-            part = (x * _to_poses(share, BM, RP, BC, BD, CL, DL)).to(CAST)
-            part = _as_left(part, BM, BC * BD)
+            part = (x * to_poses(share, BM, RP, BC, BD, CL, DL)).to(CAST)
+            part = as_left(part, BM, BC * BD, CAST)
             new_sums = new_sums + (tl.dot(part, w, sums[k], input_precision=P),)
         sums = new_sums
         if WEIGHTED:
@@ -272,7 +227,7 @@ def backward(
     """
     m = tl.program_id(0) * (BM // RP) + tl.arange(0, BM) // RP
     p = tl.arange(0, BM) % RP
-    c, d = _columns(tl.arange(0, BC * BD), BD, CL, DL)
+    c, d = columns(tl.arange(0, BC * BD), BD, CL, DL)
     c += tl.program_id(1) * BC
     e = tl.arange(0, BE)
     at, inside = _children(
@@ -295,7 +250,7 @@ def backward(
     q_mask = ((m < rows) & (p < R))[:, None] & (e < E)[None, :]
     t_at = (c % WI * (J * D * E) + d * E)[None, :] + e[:, None]
     t_mask = ((c < C) & (d < D))[None, :] & (e < E)[:, None]
-    ck, dk = _columns(_left_order(tl.arange(0, BC * BD)), BD, CL, DL)
+    ck, dk = columns(left_order(tl.arange(0, BC * BD), CAST), BD, CL, DL)
     ck += tl.program_id(1) * BC
     w_at = (ck % WI * (J * D * E) + dk * E)[:, None] + e[None, :]
     w_mask = ((ck < C) & (dk < D))[:, None] & (e < E)[None, :]
@@ -308,13 +263,13 @@ def backward(
             wt = tl.load(weight + t_at + j * (D * E), t_mask, other=0.0).to(CAST)
             s = tl.load(grad1 + q_at + j * (R * E), q_mask, other=0.0).to(CAST)
             h = tl.dot(s, wt, input_precision=P)
-            d_share = _over_poses(x * h, BM, RP, BC, BD, CL, DL)
+            d_share = over_poses(x * h, BM, RP, BC, BD, CL, DL)
             if WEIGHTED:
                 d_share += tl.load(grad0 + row3 * J + j, row3 < rows, other=0.0)
             if SCORE == DOT:
                 q = tl.load(query + q_at + j * (R * E), q_mask, other=0.0).to(CAST)
                 g = tl.dot(q, wt, input_precision=P)
-                share = tl.exp(_over_poses(x * g, BM, RP, BC, BD, CL, DL) - total)
+                share = tl.exp(over_poses(x * g, BM, RP, BC, BD, CL, DL) - total)
             elif SCORE == LINEAR:
                 g, logit = _route_logit(
                     x, route_weight, route_bias, c % WI, c3 % WI, p, d, j, J, R, D,
@@ -336,19 +291,19 @@ def backward(
         if SCORE == UNIFORM:
             share = even * active
             if WEIGHTED:
-                weighed = _to_poses(share, BM, RP, BC, BD, CL, DL)
+                weighed = to_poses(share, BM, RP, BC, BD, CL, DL)
             else:
                 weighed = even
             d_x += weighed * h
             d_w = tl.dot(tl.trans(s), (weighed * x).to(CAST), input_precision=P)
         else:
-            d_share = _over_poses(x * h, BM, RP, BC, BD, CL, DL)
+            d_share = over_poses(x * h, BM, RP, BC, BD, CL, DL)
             if WEIGHTED:
                 d_share += tl.load(grad0 + row3 * J + j, row3 < rows, other=0.0)
             if SCORE == DOT:
                 q = tl.load(query + q_at + j * (R * E), q_mask, other=0.0).to(CAST)
                 g = tl.dot(q, wt, input_precision=P)
-                share = tl.exp(_over_poses(x * g, BM, RP, BC, BD, CL, DL) - total)
+                share = tl.exp(over_poses(x * g, BM, RP, BC, BD, CL, DL) - total)
             else:
                 g, logit = _route_logit(
                     x, route_weight, route_bias, c % WI, c3 % WI, p, d, j, J, R, D,
@@ -357,15 +312,15 @@ def backward(
                 share = tl.exp(logit - total)
             share *= active
             d_logit = share * (d_share - mean)
-            weighed = _to_poses(share, BM, RP, BC, BD, CL, DL)
-            scored = _to_poses(d_logit, BM, RP, BC, BD, CL, DL)
+            weighed = to_poses(share, BM, RP, BC, BD, CL, DL)
+            scored = to_poses(d_logit, BM, RP, BC, BD, CL, DL)
             d_x += weighed * h + scored * g
             x_scored = (scored * x).to(CAST)
             d_w = tl.dot(tl.trans(s), (weighed * x).to(CAST), input_precision=P)
             if SCORE == DOT:
                 d_w = tl.dot(tl.trans(q), x_scored, d_w, input_precision=P)
                 w = tl.load(weight + w_at + j * (D * E), w_mask, other=0.0).to(CAST)
-                d_q = tl.dot(_as_left(x_scored, BM, BC * BD), w, input_precision=P)
+                d_q = tl.dot(as_left(x_scored, BM, BC * BD, CAST), w, input_precision=P)
                 to_q = d_query + slot_q * query_stride + q_at + j * (R * E)
                 tl.atomic_add(to_q, d_q, q_mask, sem="relaxed")
             else:

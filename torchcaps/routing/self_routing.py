@@ -12,6 +12,7 @@ paper: nothing.
 import torch
 from torch import Tensor
 
+from torchcaps.kernels import combine as combine  # registers the operator
 from torchcaps.routing.step import MEMORY_BUDGET, FusedStep, Impl, by_rows, use_kernel
 from torchcaps.routing.window import Window, form_votes
 
@@ -41,6 +42,29 @@ def self_routing_reference(
     return parents, mass / (activations.sum(1)[:, None] + EPS), coupling
 
 
+def _by_shares(
+    poses: Tensor, activations: Tensor, weight: Tensor, route_weight: Tensor, route_bias: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Where every pose is the child of one row alone: couplings are written, votes are not.
+
+    A coupling is 1/E of its votes, and with it the kernels have neither softmax nor atomics.
+    """
+    device, dtype, out = poses.device.type, poses.dtype, poses.dtype
+    if torch.is_autocast_enabled(device):
+        dtype, out = torch.get_autocast_dtype(device), torch.float32
+    poses, weight = poses.to(dtype), weight.to(dtype)
+    repeat = poses.shape[1] // weight.shape[0]
+    routes = route_weight.to(dtype).repeat(repeat, 1, 1)
+    logits = torch.einsum("bid,idj->bji", poses, routes).float()
+    coupling = (logits + route_bias.float().repeat(repeat, 1).mT).softmax(1)
+    assigned = coupling * activations.float()[:, None]
+    mass = assigned.sum(2)
+    summed = torch.ops.torchcaps.combine(assigned.to(dtype).contiguous(), poses, weight)
+    # Each child's shares sum to one, so the parents' masses sum to the children's activations.
+    active = mass / (mass.sum(-1, keepdim=True) + EPS)
+    return (summed / (mass[..., None] + EPS)).to(out), active.to(out), coupling.mT
+
+
 def self_routing(
     poses: Tensor,
     activations: Tensor,
@@ -57,7 +81,8 @@ def self_routing(
 
     With a window: poses [B,H,W,I,D], activations [B,H,W,I], weights for K*K*I children
     -> [B,H',W',J,E], [B,H',W',J], [B,H',W',K*K*I,J]. Children share route weights as they share
-    transforms: both hold the same number of them. The kernels' coupling has no gradients.
+    transforms: both hold the same number of them. Over windows, and with matrix poses, the kernels'
+    coupling has no gradients.
     """
     if not use_kernel(impl, poses, weight, window):
 
@@ -69,6 +94,14 @@ def self_routing(
             route, poses, weight, window, budget, activations=activations
         )
         return parents, active, shares[0] if shares else None
+    alone = window is None or (window.kernel == window.stride == 1 and not window.padding)
+    couplings = activations.numel() * weight.shape[1]
+    if alone and poses.shape[-1] == weight.shape[2] and couplings < 1 << 31:
+        grid = poses.shape[:-2]
+        rows = (poses.flatten(0, -3), activations.expand(poses.shape[:-1]).flatten(0, -2))
+        parents, active, shares = _by_shares(*rows, weight, route_weight, route_bias)
+        parents, active = parents.unflatten(0, grid), active.unflatten(0, grid)
+        return parents, active, shares.unflatten(0, grid) if coupling else None
     step = FusedStep(poses, weight, activations, window)
     mass, summed, _ = step.sums("linear", route_weight=route_weight, route_bias=route_bias)
     # Each child's shares sum to one, so the parents' masses sum to the children's activations.

@@ -1,0 +1,52 @@
+"""`torch.ops.torchcaps.combine`: the sum of votes with given shares, as an operator of torch.
+
+    combine(shares [B,J,C], poses [B,C,D], weight [N,J,D,E]) -> [B,J,E], float32
+
+Child c uses transform c modulo N. All three have one dtype and get gradients; memory holds them and
+the sums, never a vote.
+"""
+
+import torch
+from torch import Tensor
+
+
+@torch.library.custom_op("torchcaps::combine", mutates_args=())
+def combine(shares: Tensor, poses: Tensor, weight: Tensor) -> Tensor:
+    from torchcaps.kernels import launch_shares  # needs Triton, which a CPU build of torch lacks
+
+    with torch.cuda.device_of(poses):
+        return launch_shares.forward(
+            shares.contiguous(), poses.contiguous(), weight.contiguous()
+        )  # fmt: skip
+
+
+@combine.register_fake
+def _(shares, poses, weight):
+    return poses.new_empty((*shares.shape[:2], weight.shape[3]), dtype=torch.float32)
+
+
+@torch.library.custom_op("torchcaps::combine_backward", mutates_args=())
+def combine_backward(
+    grad: Tensor, shares: Tensor, poses: Tensor, weight: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    from torchcaps.kernels import launch_shares
+
+    made = (t.contiguous() for t in (grad.to(poses.dtype), shares, poses, weight))
+    with torch.cuda.device_of(poses):
+        return launch_shares.backward(*made)
+
+
+@combine_backward.register_fake
+def _(grad, shares, poses, weight):
+    return tuple(t.new_empty(t.shape) for t in (shares, poses, weight))
+
+
+def _save(ctx, inputs, output):
+    ctx.save_for_backward(*inputs)
+
+
+def _differentiate(ctx, grad):
+    return torch.ops.torchcaps.combine_backward(grad, *ctx.saved_tensors)
+
+
+combine.register_autograd(_differentiate, setup_context=_save)
