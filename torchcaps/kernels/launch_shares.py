@@ -22,9 +22,9 @@ class Tile:
 
 
 TILES = {
-    "gather": Tile(64, 128, 4, 3, 4),
+    "gather": Tile(64, 128, 4, 3, 2),
     "to_children": Tile(64, 128, 4, 3),
-    "to_transforms": Tile(64, 128, 4, 3, 4),
+    "to_transforms": Tile(64, 128, 4, 3, 2),
 }
 """Measured on an H200; see docs/gpu.md."""
 
