@@ -54,15 +54,17 @@ def _by_shares(
         dtype, out = torch.get_autocast_dtype(device), torch.float32
     poses, weight = poses.to(dtype), weight.to(dtype)
     repeat = poses.shape[1] // weight.shape[0]
-    routes = route_weight.to(dtype).repeat(repeat, 1, 1)
-    logits = torch.einsum("bid,idj->bji", poses, routes).float()
-    coupling = (logits + route_bias.float().repeat(repeat, 1).mT).softmax(1)
-    assigned = coupling * activations.float()[:, None]
-    mass = assigned.sum(2)
-    summed = torch.ops.torchcaps.combine(assigned.to(dtype).contiguous(), poses, weight)
+    routes, bias = (t.repeat(repeat, *[1] * (t.dim() - 1)) for t in (route_weight, route_bias))
+    # children first: both products and the softmax between them then find their rows in order
+    logits = torch.bmm(poses.transpose(0, 1), routes.to(dtype)).float()
+    coupling = (logits + bias.float()[:, None]).softmax(-1)
+    assigned = coupling * activations.float().mT[..., None]
+    mass = assigned.sum(0)
+    shares = assigned.to(dtype).permute(1, 2, 0).contiguous()
+    summed = torch.ops.torchcaps.combine(shares, poses, weight)
     # Each child's shares sum to one, so the parents' masses sum to the children's activations.
     active = mass / (mass.sum(-1, keepdim=True) + EPS)
-    return (summed / (mass[..., None] + EPS)).to(out), active.to(out), coupling.mT
+    return (summed / (mass[..., None] + EPS)).to(out), active.to(out), coupling.transpose(0, 1)
 
 
 def self_routing(
