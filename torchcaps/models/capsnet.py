@@ -104,8 +104,11 @@ class CapsNet(CapsuleModel):
         drawn = None
         if reconstruct and self.decoder is not None:
             drawn = self.decode(capsules, conditional_labels(labels, lengths))
+        # A squashed length is |s|^2 / (1 + |s|^2), so its log-odds are log |s|^2. As they stand,
+        # lengths below one would leave cross entropy a loss of 1.46 at its best.
+        logits = lengths.float().logit(1e-6) if self.config.squash else lengths
         return Output(
-            logits=lengths,
+            logits=logits,
             lengths=lengths,
             features=features,
             primary=primary,
