@@ -24,7 +24,7 @@ number; rooms of one number do not import each other.
     folder        the user's own images
     generated     affnist-like, rotated, translated
     multimnist    MultiMNIST and DiverseMultiMNIST
-    augment       sample parameters for each image, then apply them, batched
+    augment, mix  sample parameters for each image, then apply them, batched; CutMix
     loader        training batches as a function of the step
 1 kernels         the fused routing step on a GPU; imports torch and triton only
     ops, combine  the step and the sum of shared votes as operators that torch knows

@@ -62,3 +62,23 @@ def test_impossible_sizes_are_explained(digits):
         Loader(digits, 5000)
     with pytest.raises(TorchcapsError, match="shared by 3"):
         Loader(digits, 64, world_size=3)
+
+
+def test_cutmix_depends_on_seed_and_step_alone_for_every_rank_and_group(digits):
+    options = {"seed": 2, "augment": Augment(("translate:2",)), "cutmix": 0.5}
+    whole, together = Loader(digits, 60, **options), Loader(digits, 60, **options)
+    together._group = 8
+    ranks = [Loader(digits, 60, rank=r, world_size=3, **options) for r in range(3)]
+    for step in (70, 3):
+        for field in ("images", "labels", "pasted", "kept"):
+            expected = getattr(whole.batch(step), field)
+            assert torch.equal(expected, getattr(together.batch(step), field))
+            parts = [getattr(rank.batch(step), field) for rank in ranks]
+            assert torch.equal(expected, torch.cat(parts))
+    plain = Loader(digits, 60, seed=2, augment=options["augment"]).batch(3)
+    mixed = whole.batch(3)
+    own = mixed.kept == 1
+    assert 0.3 < own.float().mean() < 0.8
+    assert torch.equal(mixed.images[own], plain.images[own])
+    assert torch.equal(mixed.labels, plain.labels)
+    assert len(mixed[slice(0, 7)].pasted) == 7

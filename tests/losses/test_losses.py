@@ -71,3 +71,14 @@ def test_smoothing_gives_every_class_a_share():
     target = 0.9 * torch.nn.functional.one_hot(labels, 4) + 0.1 / 4
     wanted = -(target * logits.log_softmax(-1)).sum(-1).mean()
     torch.testing.assert_close(cross_entropy(logits, labels, 0.1), wanted)
+
+
+def test_a_pasted_label_counts_by_area():
+    logits, labels = torch.randn(3, 4), torch.tensor([0, 1, 2])
+    pasted, kept = torch.tensor([3, 1, 0]), torch.tensor([0.25, 0.5, 1.0])
+    each = torch.nn.functional.cross_entropy
+    wanted = torch.stack([
+        k * each(row[None], own[None]) + (1 - k) * each(row[None], other[None])
+        for row, own, other, k in zip(logits, labels, pasted, kept, strict=True)
+    ]).mean()  # fmt: skip
+    torch.testing.assert_close(cross_entropy(logits, labels, 0.0, pasted, kept), wanted)

@@ -1,5 +1,7 @@
+import pytest
 import torch
 
+from torchcaps.errors import TorchcapsError
 from torchcaps.routing import self_routing, self_routing_reference
 
 B, I, J, D, E = 2, 7, 5, 3, 11
@@ -51,3 +53,9 @@ def test_a_parent_looks_only_at_its_own_position():
     whole = self_routing(poses, active, *rest)[0]
     alone = self_routing(poses[:1], active[:1], *rest)[0]
     torch.testing.assert_close(whole[:1], alone)
+
+
+def test_route_weights_that_do_not_fit_are_explained():
+    poses, active, weight, route_weight, route_bias = inputs()
+    with pytest.raises(TorchcapsError, match=r"Route weights \[7, 3, 4\].*\[7, 3, 5\]"):
+        self_routing(poses, active, weight, route_weight[..., 1:], route_bias)

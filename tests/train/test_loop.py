@@ -151,11 +151,11 @@ def test_a_loss_that_is_not_finite_stops_with_step_layer_and_checkpoint(
     assert "weights" in text or "output of" in text
     original = loop.Training._loss
 
-    def poisoned(self, images, labels, targets):
+    def poisoned(self, *tensors):
         if self.state.step >= 5:
             with torch.no_grad():
                 self.parts.model.primary.conv.bias.fill_(float("inf"))
-        return original(self, images, labels, targets)
+        return original(self, *tensors)
 
     monkeypatch.setattr(loop.Training, "_loss", poisoned)
     with pytest.raises(TorchcapsError, match="at step 5"):
@@ -258,6 +258,19 @@ def test_a_compiled_step_learns_the_same(tiny_recipe, tmp_path):
     assert fast.metrics()[0]["train_loss"] == pytest.approx(
         plain.metrics()[0]["train_loss"], rel=1e-3
     )
+
+
+def test_cutmix_trains_and_wants_a_loss_that_can_mix(tiny_recipe, tmp_path):
+    mixed = replace(tiny_recipe, epochs=1, data=replace(tiny_recipe.data, cutmix=0.5))
+    with pytest.raises(TorchcapsError, match="cross_entropy"):
+        start(mixed, tmp_path / "margin")
+    both = [
+        start(replace(recipe, loss=LossSpec("cross_entropy")), tmp_path / name)
+        for name, recipe in (("mixed", mixed), ("plain", replace(tiny_recipe, epochs=1)))
+    ]
+    assert both[0].metrics()[-1]["train_loss"] > both[1].metrics()[-1]["train_loss"]
+    with pytest.raises(TorchcapsError, match="from 0 to 1"):
+        start(replace(mixed, data=replace(mixed.data, cutmix=2.0)), tmp_path / "more")
 
 
 def test_the_default_recipe_is_a_capsnet():

@@ -15,19 +15,25 @@ class Batch:
     """What a step sees.
 
     images [B,C,H,W] float in [0,1]; labels [B], or [B,2] where two objects overlap (-1: none);
-    targets [B,2,C,H,W] float: the image of each labelled object, where they overlap.
+    targets [B,2,C,H,W] float: the image of each labelled object, where they overlap; pasted [B]
+    labels and kept [B] float: whose rectangle came in, and the share of the image that it left.
     """
 
     images: Tensor
     labels: Tensor
     targets: Tensor | None = None
+    pasted: Tensor | None = None
+    kept: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.images)
 
+    def tensors(self) -> "tuple[Tensor | None, ...]":
+        return self.images, self.labels, self.targets, self.pasted, self.kept
+
     def __getitem__(self, rows: slice) -> "Batch":
-        targets = None if self.targets is None else self.targets[rows]
-        return Batch(self.images[rows], self.labels[rows], targets)
+        optional = (None if t is None else t[rows] for t in self.tensors()[2:])
+        return Batch(self.images[rows], self.labels[rows], *optional)
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,12 @@ from torch import Tensor
 
 from torchcaps.data.augment import Augment
 from torchcaps.data.dataset import Batch, Dataset
+from torchcaps.data.mix import NUM_DRAWS, cutmix
 from torchcaps.errors import TorchcapsError
 from torchcaps.functional import draws
+
+MIXED = 0x5EED
+"""Of the seed, for what is pasted: other draws than those of the image itself."""
 
 
 class Loader:
@@ -26,6 +30,7 @@ class Loader:
         *,
         seed: int = 0,
         augment: Augment | None = None,
+        cutmix: float = 0.0,
         rank: int = 0,
         world_size: int = 1,
     ):
@@ -33,6 +38,7 @@ class Loader:
         self.batch_size = batch_size
         self.seed = seed
         self.augment = augment
+        self.cutmix = cutmix
         self.length = len(data.train) * data.copies
         self.steps_per_epoch = self.length // batch_size
         if not self.steps_per_epoch:
@@ -75,7 +81,16 @@ class Loader:
         order = self._permutation(epoch)[start : start + count * self.batch_size]
         sample = order.unflatten(0, (count, self.batch_size))[:, self._mine].flatten()
         number = sample + epoch * self.length
+        batch = self._images(sample, number, self.seed)
+        if not self.cutmix:
+            return batch
+        u = draws(self.seed ^ MIXED, number, 1 + NUM_DRAWS)
+        partner = (u[:, 0] * self.length).long()
+        other = self._images(partner, partner + epoch * self.length, self.seed ^ MIXED)
+        return cutmix(batch, other, u[:, 1:], self.cutmix)
+
+    def _images(self, sample: Tensor, number: Tensor, seed: int) -> Batch:
         rows = sample % len(self.data.train)
         render = self.data.render
         batch = render(self.data.train, rows, number) if render else self.data.train.batch(rows)
-        return self.augment(batch, self.seed, number) if self.augment else batch
+        return self.augment(batch, seed, number) if self.augment else batch

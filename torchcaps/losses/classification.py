@@ -37,13 +37,26 @@ def spread_loss(scores: Tensor, labels: Tensor, margin: float = 0.9) -> Tensor:
     return short.masked_fill(present, 0).sum(1).mean()
 
 
-def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
+def cross_entropy(
+    logits: Tensor,
+    labels: Tensor,
+    smoothing: float = 0.0,
+    pasted: Tensor | None = None,
+    kept: Tensor | None = None,
+) -> Tensor:
     """Softmax cross entropy; with several labels an image, each gets the same share.
 
-    smoothing: the share of the target that goes to all classes alike.
+    smoothing: the share of the target that goes to all classes alike. pasted, kept [B]: the label
+    that came in with a rectangle of another image, and the share that the image's own labels keep.
     """
-    target = multi_hot(labels, logits.shape[1])
-    target = target / target.sum(1, keepdim=True).clamp(min=1)
+
+    def shares(labels: Tensor) -> Tensor:
+        target = multi_hot(labels, logits.shape[1])
+        return target / target.sum(1, keepdim=True).clamp(min=1)
+
+    target = shares(labels)
+    if pasted is not None and kept is not None:
+        target = torch.lerp(shares(pasted), target, kept[:, None])
     return F.cross_entropy(logits, target, label_smoothing=smoothing)
 
 

@@ -61,7 +61,7 @@ class CapsNet(CapsuleModel):
         super().__init__()
         self.config = c = config
         self.conditional = c.reconstruction == "conditional"
-        self.routed = c.routing == "dynamic"
+        self.routed, self.squashed = c.routing == "dynamic", c.squash
         channels, side, stride = c.channels, conv_out(c.image_size, c.kernel_size), 2
         self.stem: nn.Module = ConvStack(c.in_channels, (c.channels,), c.kernel_size, (1,))
         if c.backbone == "resnet":
@@ -106,7 +106,7 @@ class CapsNet(CapsuleModel):
             drawn = self.decode(capsules, conditional_labels(labels, lengths))
         # A squashed length is |s|^2 / (1 + |s|^2), so its log-odds are log |s|^2. As they stand,
         # lengths below one would leave cross entropy a loss of 1.46 at its best.
-        logits = lengths.float().logit(1e-6) if self.config.squash else lengths
+        logits = lengths.float().logit(1e-6) if self.squashed else lengths
         return Output(
             logits=logits,
             lengths=lengths,

@@ -12,6 +12,7 @@ paper: nothing.
 import torch
 from torch import Tensor
 
+from torchcaps.errors import TorchcapsError
 from torchcaps.kernels import combine as combine  # registers the operator
 from torchcaps.routing.step import MEMORY_BUDGET, FusedStep, Impl, by_rows, use_kernel
 from torchcaps.routing.window import Window, form_votes
@@ -86,7 +87,15 @@ def self_routing(
     transforms: both hold the same number of them. Over windows, and with matrix poses, the kernels'
     coupling has no gradients.
     """
-    if not use_kernel(impl, poses, weight, window):
+    fused = use_kernel(impl, poses, weight, window)
+    num, out_caps = weight.shape[:2]
+    expected = [num, poses.shape[-1], out_caps], [num, out_caps]
+    if (found := [list(route_weight.shape), list(route_bias.shape)]) != [*expected]:
+        raise TorchcapsError(
+            f"Route weights {found[0]} and {found[1]}: for these poses and transforms they are "
+            f"{expected[0]} and {expected[1]}."
+        )
+    if not fused:
 
         def route(poses: Tensor, weight: Tensor, activations: Tensor, _) -> tuple[Tensor, ...]:
             found = self_routing_reference(poses, activations, weight, route_weight, route_bias)

@@ -123,17 +123,10 @@ class FusedStep:
         route_weight: Tensor | None,
         route_bias: Tensor | None,
     ) -> tuple[Tensor | None, ...]:
-        num, out_caps, in_dim, out_dim = self.weight.shape
+        _, _, in_dim, out_dim = self.weight.shape
         size = self.poses.shape[-1] // in_dim * out_dim
-        if route_weight is not None and route_bias is not None:
-            if self.deterministic:
-                route_weight, route_bias = self._own(route_weight), self._own(route_bias)
-            expected = (num, self.poses.shape[-1], out_caps)
-            if route_weight.shape != expected or route_bias.shape != (num, out_caps):
-                raise TorchcapsError(
-                    f"route weights {list(route_weight.shape)} and {list(route_bias.shape)}: for "
-                    f"these poses they are {list(expected)} and {[num, out_caps]}."
-                )
+        if self.deterministic and route_weight is not None and route_bias is not None:
+            route_weight, route_bias = self._own(route_weight), self._own(route_bias)
         state = (self._state(query, size), self._state(precision, size), self._state(bias))
         return *state, route_weight, route_bias
 

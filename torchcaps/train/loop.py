@@ -63,12 +63,13 @@ class Training:
         # on a GPU a look at the loss waits for the device, so it is looked at now and then
         self.check_every = 1 if parts.fabric.device.type == "cpu" else 50
 
-    def _loss(self, images: Tensor, labels: Tensor, targets: Tensor | None) -> Tensor:
+    def _loss(self, *tensors: Tensor | None) -> Tensor:
+        """Of a batch, as its tensors: what a compiled step takes."""
         # alone on its device, the model is called as it is: fewer wrappers for torch.compile
         alone = self.parts.fabric.world_size == 1 and self.recipe.hardware.strategy != "fsdp"
         module = self.parts.model if alone else self.parts.module
         with self.parts.fabric.autocast():
-            batch = Batch(images, labels, targets)
+            batch = Batch(*tensors)  # pyright: ignore[reportArgumentType]
             return self.objective.loss(module, batch, self.recipe.loss)["loss"]
 
     def step(self) -> None:
@@ -86,7 +87,7 @@ class Training:
             part = batch[slice(start, start + share)]
             last = start + share >= len(batch)
             with parts.fabric.no_backward_sync(parts.module, enabled=not last):
-                loss = self.compute(part.images, part.labels, part.targets)
+                loss = self.compute(*part.tensors())
                 loss = loss * (len(part) / len(batch))
                 parts.fabric.backward(loss)
             self.losses[position] += loss.detach()
@@ -129,9 +130,7 @@ class Training:
         while self.state.step <= bad_step and where == NOT_FOUND:
             if self.state.step >= bad_step - 1:
                 batch = self.parts.loader.batch(self.state.step)
-                where = first_bad_layer(
-                    self.parts.model, partial(self._loss, batch.images, batch.labels, batch.targets)
-                )
+                where = first_bad_layer(self.parts.model, partial(self._loss, *batch.tensors()))
                 if where != NOT_FOUND and self.state.step < bad_step:
                     where += f" at step {self.state.step}"
             if where == NOT_FOUND:

@@ -28,7 +28,7 @@ from torchcaps.train.recipe import LossSpec
 def classify(model: nn.Module, batch: Batch, spec: LossSpec) -> dict[str, Tensor]:
     """Classification, and a drawing of the labelled objects where the model has a decoder."""
     output: Output = model(batch.images, batch.labels, reconstruct=spec.reconstruction > 0)
-    loss = classification = classification_loss(output, batch.labels, spec)
+    loss = classification = classification_loss(output, batch, spec)
     parts = {"classification": classification}
     if output.reconstruction is not None:
         parts["reconstruction"] = drawing_loss(output.reconstruction, batch)
@@ -44,10 +44,10 @@ def reconstruct(model: nn.Module, batch: Batch, spec: LossSpec) -> dict[str, Ten
     return {"loss": reconstruction_loss(output.reconstruction, batch.images)}
 
 
-def classification_loss(output: Output, labels: Tensor, spec: LossSpec) -> Tensor:
-    lengths = output.lengths
+def classification_loss(output: Output, batch: Batch, spec: LossSpec) -> Tensor:
+    lengths, labels = output.lengths, batch.labels
     if spec.kind == "cross_entropy":
-        return cross_entropy(output.logits, labels, spec.smoothing)
+        return cross_entropy(output.logits, labels, spec.smoothing, batch.pasted, batch.kept)
     if spec.kind == "binary_cross_entropy":
         scores = output.logits if lengths is None else lengths
         return binary_cross_entropy(scores, labels, probabilities=lengths is not None)
@@ -98,7 +98,7 @@ def evaluate_classes(
         if batch.labels.ndim == 2:
             whole += (exact(output, batch.labels) & labelled).sum()
         total += labelled.sum()
-        loss += classification_loss(output, batch.labels, spec) * len(batch)
+        loss += classification_loss(output, batch, spec) * len(batch)
     count = max(1.0, float(total))
     found = {"accuracy": float(right) / count, "loss": float(loss) / len(split)}
     if split.labels.ndim == 2:

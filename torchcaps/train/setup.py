@@ -152,6 +152,10 @@ def set_up(recipe: Recipe) -> tuple[Recipe, Parts]:
         )
     if not 1 <= recipe.optimiser.accumulate <= recipe.batch_size:
         raise TorchcapsError("optimiser.accumulate must lie between 1 and the batch size.")
+    if not 0 <= recipe.data.cutmix <= 1:
+        raise TorchcapsError(f"data.cutmix={recipe.data.cutmix}: a share of images, from 0 to 1.")
+    if recipe.data.cutmix and (recipe.objective, recipe.loss.kind) != ("classify", "cross_entropy"):
+        raise TorchcapsError("data.cutmix mixes labels, which only the cross_entropy loss takes.")
     recipe = like_its_source(recipe)
     fabric = make_fabric(recipe)
     data = data_of(recipe.data)
@@ -173,6 +177,7 @@ def set_up(recipe: Recipe) -> tuple[Recipe, Parts]:
         recipe.batch_size,
         seed=recipe.seed,
         augment=Augment(recipe.data.augment) if recipe.data.augment else None,
+        cutmix=recipe.data.cutmix,
         rank=fabric.global_rank,
         world_size=fabric.world_size,
     )

@@ -40,6 +40,7 @@ def on_cifar(
     loss: LossSpec = CROSS,
     optimiser: OptimiserSpec = SGD,
     augment: tuple[str, ...] = ERASED,
+    cutmix: float = 0.0,
     **fields: Any,
 ) -> Recipe:
     """One cycle in a fraction of the printed epochs; the weights' average; chosen on validation."""
@@ -49,7 +50,7 @@ def on_cifar(
         row=row,
         epochs=epochs,
         batch_size=256,
-        data=DataSpec(f"cifar{classes}", augment, held_out=HELD_OUT),
+        data=DataSpec(f"cifar{classes}", augment, held_out=HELD_OUT, cutmix=cutmix),
         model=model_config(model, num_classes=classes, **fields),
         loss=loss,
         optimiser=optimiser,
