@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from tests.kernels.cases import CASES, DEVICE
-from torchcaps.layers import ConvCaps
+from torchcaps.layers import ConvCaps, DenseCaps
 from torchcaps.routing import dynamic_routing, inverted_routing
 
 pytest.importorskip("triton")
@@ -68,6 +68,26 @@ def test_export():
     program = torch.export.export(layer, (poses,))
     assert "torchcaps.step" in program.graph_module.code
     torch.testing.assert_close(program.module()(poses), layer(poses))
+
+
+def test_export_of_any_batch():
+    layer = DenseCaps(60, 8, 10, 16, routing="self", impl="triton").to(DEVICE).eval()
+    inputs = (torch.randn(4, 60, 8, device=DEVICE), torch.rand(4, 60, device=DEVICE))
+    batch = torch.export.Dim("B", max=4096)
+    program = torch.export.export(layer, inputs, dynamic_shapes=({0: batch}, {0: batch}))
+    more = (torch.randn(200, 60, 8, device=DEVICE), torch.rand(200, 60, device=DEVICE))
+    torch.testing.assert_close(program.module()(*more)[0], layer(*more)[0])
+
+
+def test_combine_refuses_what_does_not_fit():
+    shares, poses = torch.rand(2, 5, 4, device=DEVICE), torch.randn(2, 4, 3, device=DEVICE)
+    with pytest.raises(RuntimeError, match="divisor of C"):
+        torch.ops.torchcaps.combine(shares, poses, torch.randn(3, 5, 3, 2, device=DEVICE))
+    weight = torch.randn(4, 5, 3, 2, device=DEVICE, requires_grad=True)
+    none = torch.ops.torchcaps.combine(shares[:0], poses[:0], weight)
+    assert none.shape == (0, 5, 2)
+    none.sum().backward()
+    assert not weight.grad.any()
 
 
 def test_autocast_takes_half_the_bytes_and_gives_floats():

@@ -82,3 +82,10 @@ def test_a_pasted_label_counts_by_area():
         for row, own, other, k in zip(logits, labels, pasted, kept, strict=True)
     ]).mean()  # fmt: skip
     torch.testing.assert_close(cross_entropy(logits, labels, 0.0, pasted, kept), wanted)
+
+
+def test_an_image_without_a_label_counts_for_nothing():
+    logits = torch.randn(2, 4)
+    assert float(cross_entropy(logits, torch.tensor([-1, -1]), 0.1)) == 0
+    half = cross_entropy(logits, torch.tensor([2, -1]), 0.1)
+    torch.testing.assert_close(half, cross_entropy(logits[:1], torch.tensor([2]), 0.1) / 2)

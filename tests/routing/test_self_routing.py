@@ -59,3 +59,10 @@ def test_route_weights_that_do_not_fit_are_explained():
     poses, active, weight, route_weight, route_bias = inputs()
     with pytest.raises(TorchcapsError, match=r"Route weights \[7, 3, 4\].*\[7, 3, 5\]"):
         self_routing(poses, active, weight, route_weight[..., 1:], route_bias)
+
+
+def test_one_activation_for_all_children_is_all_of_theirs():
+    poses, active, *rest = inputs()
+    whole = self_routing(poses, active[:, :1].expand(B, I), *rest)
+    for found, expected in zip(self_routing(poses, active[:, :1], *rest), whole, strict=True):
+        torch.testing.assert_close(found, expected)

@@ -24,3 +24,13 @@ def test_gradients():
         assert torch.autograd.gradcheck(
             lambda p, w: uniform_routing_reference(p, w)[0], (poses, weight)
         )
+
+
+@pytest.mark.parametrize("route", [uniform_routing_reference, dynamic_routing_reference])
+def test_parents_are_squashed_in_float_under_autocast(route):
+    """As the kernels do it: a length near one has no room in bfloat16."""
+    poses, weight = torch.ones(2, 3, 4), torch.ones(3, 2, 4, 4)
+    with torch.autocast("cpu", torch.bfloat16):
+        parents = route(poses, weight)[0]
+    assert parents.dtype == torch.float32
+    torch.testing.assert_close(parents, route(poses, weight)[0], atol=1e-4, rtol=1e-4)

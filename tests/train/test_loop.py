@@ -265,10 +265,12 @@ def test_cutmix_trains_and_wants_a_loss_that_can_mix(tiny_recipe, tmp_path):
     with pytest.raises(TorchcapsError, match="cross_entropy"):
         start(mixed, tmp_path / "margin")
     both = [
-        start(replace(recipe, loss=LossSpec("cross_entropy")), tmp_path / name)
+        start(replace(recipe, loss=LossSpec("cross_entropy", reconstruction=0)), tmp_path / name)
         for name, recipe in (("mixed", mixed), ("plain", replace(tiny_recipe, epochs=1)))
     ]
     assert both[0].metrics()[-1]["train_loss"] > both[1].metrics()[-1]["train_loss"]
+    with pytest.raises(TorchcapsError, match="cannot draw a mixture"):
+        start(replace(mixed, loss=LossSpec("cross_entropy")), tmp_path / "drawn")
     with pytest.raises(TorchcapsError, match="from 0 to 1"):
         start(replace(mixed, data=replace(mixed.data, cutmix=2.0)), tmp_path / "more")
 

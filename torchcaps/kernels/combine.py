@@ -10,8 +10,23 @@ import torch
 from torch import Tensor
 
 
+def _check(shares: Tensor, poses: Tensor, weight: Tensor) -> None:
+    batch, children, in_dim = poses.shape
+    num, parents = weight.shape[:2]
+    fits = shares.shape == (batch, parents, children) and weight.shape[2] == in_dim
+    alike = shares.dtype == poses.dtype == weight.dtype
+    torch._check(
+        fits and alike and children % num == 0,
+        lambda: (
+            "combine takes shares [B,J,C], poses [B,C,D] and weight [N,J,D,E] of one dtype, N a "
+            f"divisor of C; not {[list(t.shape) for t in (shares, poses, weight)]}."
+        ),
+    )
+
+
 @torch.library.custom_op("torchcaps::combine", mutates_args=())
 def combine(shares: Tensor, poses: Tensor, weight: Tensor) -> Tensor:
+    _check(shares, poses, weight)
     from torchcaps.kernels import launch_shares  # needs Triton, which a CPU build of torch lacks
 
     with torch.cuda.device_of(poses):
@@ -22,6 +37,7 @@ def combine(shares: Tensor, poses: Tensor, weight: Tensor) -> Tensor:
 
 @combine.register_fake
 def _(shares, poses, weight):
+    _check(shares, poses, weight)
     return poses.new_empty((*shares.shape[:2], weight.shape[3]), dtype=torch.float32)
 
 

@@ -51,8 +51,8 @@ def options(part: str, poses: Tensor, weight: Tensor) -> dict[str, Any]:
 
 def split(blocks: int, programs: int, device: torch.device) -> tuple[int, int]:
     """Ranges and blocks of each: a range costs one more copy of the sums, and fills the device."""
-    ranges = max(1, min(64, blocks, 2 * multiprocessors(device) // programs))
-    chunk = cdiv(blocks, ranges)
+    ranges = max(1, min(64, blocks, 2 * multiprocessors(device) // max(1, programs)))
+    chunk = max(1, cdiv(blocks, ranges))
     return cdiv(blocks, chunk), chunk
 
 

@@ -57,7 +57,9 @@ def cross_entropy(
     target = shares(labels)
     if pasted is not None and kept is not None:
         target = torch.lerp(shares(pasted), target, kept[:, None])
-    return F.cross_entropy(logits, target, label_smoothing=smoothing)
+    # an image without a label has nothing to share out, and counts for nothing
+    target = torch.lerp(target, target.sum(1, keepdim=True) / logits.shape[1], smoothing)
+    return F.cross_entropy(logits, target)
 
 
 def binary_cross_entropy(scores: Tensor, labels: Tensor, *, probabilities: bool) -> Tensor:

@@ -13,7 +13,7 @@ from typing import ClassVar, Literal
 from torch import Tensor, nn
 
 from torchcaps.errors import TorchcapsError
-from torchcaps.functional import safe_norm
+from torchcaps.functional import log_odds, safe_norm
 from torchcaps.layers import (
     ConvStack,
     DenseCaps,
@@ -104,11 +104,8 @@ class CapsNet(CapsuleModel):
         drawn = None
         if reconstruct and self.decoder is not None:
             drawn = self.decode(capsules, conditional_labels(labels, lengths))
-        # A squashed length is |s|^2 / (1 + |s|^2), so its log-odds are log |s|^2. As they stand,
-        # lengths below one would leave cross entropy a loss of 1.46 at its best.
-        logits = lengths.float().logit(1e-6) if self.squashed else lengths
         return Output(
-            logits=logits,
+            logits=log_odds(lengths) if self.squashed else lengths,
             lengths=lengths,
             features=features,
             primary=primary,

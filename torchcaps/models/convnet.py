@@ -20,7 +20,7 @@ from typing import ClassVar, Literal
 from torch import Tensor, nn
 
 from torchcaps.errors import TorchcapsError
-from torchcaps.functional import safe_norm, squash
+from torchcaps.functional import log_odds, safe_norm, squash
 from torchcaps.layers import ConvStack, MLPDecoder, NormStack, Views
 from torchcaps.layers.stem import conv_out, max_pool
 from torchcaps.models.base import (
@@ -137,7 +137,7 @@ class ConvNetR(CapsuleModel):
         if self.head is not None:
             logits = self.head(capsules.flatten(1))
         else:
-            logits = lengths if lengths is not None else capsules.sum(-1)
+            logits = log_odds(lengths) if lengths is not None else capsules.sum(-1)
         drawn = self.decode(capsules, conditional_labels(labels, logits)) if reconstruct else None
         return Output(logits, lengths, features, capsules=capsules, reconstruction=drawn)
 

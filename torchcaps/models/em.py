@@ -15,6 +15,7 @@ from typing import ClassVar, Literal
 from torch import Tensor, nn
 
 from torchcaps.errors import TorchcapsError
+from torchcaps.functional import log_odds
 from torchcaps.layers import (
     ConvCaps,
     ConvStack,
@@ -86,7 +87,7 @@ class EMCapsNet(CapsuleModel):
             poses, active, _ = layer(poses, active)
         capsules, scores, shares = self.classes(poses, active, coupling=coupling)
         return Output(
-            logits=scores,
+            logits=log_odds(scores),
             lengths=scores,
             features=features,
             primary=primary.flatten(1, 3),

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from torchcaps.errors import TorchcapsError
+from torchcaps.functional import in_float
 from torchcaps.functional import squash as squash_vectors
 from torchcaps.routing.step import MEMORY_BUDGET, FusedStep, Impl, by_rows, use_kernel
 from torchcaps.routing.window import Window, form_votes
@@ -44,7 +45,7 @@ def dynamic_routing_reference(
         if t > 0:
             logits = logits + torch.einsum("bije,bje->bij", votes, parents)
         coupling = leaky_softmax(logits) if leaky else logits.softmax(-1)
-        parents = torch.einsum("bij,bije->bje", coupling, votes)
+        parents = in_float(torch.einsum("bij,bije->bje", coupling, votes))
         parents = parents if bias is None else parents + bias
         parents = squash_vectors(parents) if squash else parents
     return parents, coupling

@@ -84,9 +84,11 @@ def self_routing(
 
     With a window: poses [B,H,W,I,D], activations [B,H,W,I], weights for K*K*I children
     -> [B,H',W',J,E], [B,H',W',J], [B,H',W',K*K*I,J]. Children share route weights as they share
-    transforms: both hold the same number of them. Over windows, and with matrix poses, the kernels'
+    transforms: both hold the same number of them. Over windows, with matrix poses, and where
+    couplings would take more than the budget, the kernels write none, and what is returned as the
     coupling has no gradients.
     """
+    activations = activations.expand(poses.shape[:-1])
     fused = use_kernel(impl, poses, weight, window)
     num, out_caps = weight.shape[:2]
     expected = [num, poses.shape[-1], out_caps], [num, out_caps]
@@ -106,10 +108,10 @@ def self_routing(
         )
         return parents, active, shares[0] if shares else None
     alone = window is None or (window.kernel == window.stride == 1 and not window.padding)
-    couplings = activations.numel() * weight.shape[1]
-    if alone and poses.shape[-1] == weight.shape[2] and couplings < 1 << 31:
+    held = 4 * activations.numel() * weight.shape[1]
+    if alone and poses.shape[-1] == weight.shape[2] and held <= min(budget, 1 << 32):
         grid = poses.shape[:-2]
-        rows = (poses.flatten(0, -3), activations.expand(poses.shape[:-1]).flatten(0, -2))
+        rows = (poses.flatten(0, -3), activations.flatten(0, -2))
         parents, active, shares = _by_shares(*rows, weight, route_weight, route_bias)
         parents, active = parents.unflatten(0, grid), active.unflatten(0, grid)
         return parents, active, shares.unflatten(0, grid) if coupling else None

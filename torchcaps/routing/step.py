@@ -48,7 +48,7 @@ def _why_not(poses: Tensor, weight: Tensor, window: Window) -> str:
     if poses.dim() == 5:
         places *= window.out(poses.shape[1]) * window.out(poses.shape[2])
     parents = places * out_caps * rows * out_dim
-    if max(poses.numel(), weight.numel(), parents) >= 1 << 31:
+    if any(n >= 1 << 31 for n in (poses.numel(), weight.numel(), parents)):
         return "poses, transforms or parents have 2^31 entries or more"
     return ""
 

@@ -9,6 +9,7 @@ for it, and 1/J is what dynamic routing starts with.
 import torch
 from torch import Tensor
 
+from torchcaps.functional import in_float
 from torchcaps.functional import squash as squash_vectors
 from torchcaps.routing.step import MEMORY_BUDGET, FusedStep, Impl, by_rows, use_kernel
 from torchcaps.routing.window import Window
@@ -25,7 +26,7 @@ def uniform_routing_reference(
     num, out_caps, in_dim, _ = weight.shape
     rows = poses.reshape(batch, in_caps // num, num, dim // in_dim, in_dim).sum(1)
     summed = torch.einsum("bipd,ijde->bjpe", rows, weight).flatten(2)
-    parents = summed / out_caps
+    parents = in_float(summed) / out_caps
     coupling = poses.new_full((1, 1, 1), 1 / out_caps).expand(batch, in_caps, out_caps)
     return (squash_vectors(parents) if squash else parents), coupling
 

@@ -164,6 +164,11 @@ def set_up(recipe: Recipe) -> tuple[Recipe, Parts]:
     data = data.to(fabric.device)
     torch.manual_seed(recipe.seed)
     model = build(recipe.model).to(fabric.device)
+    if recipe.data.cutmix and recipe.loss.reconstruction and getattr(model, "decoder", None):
+        raise TorchcapsError(
+            "data.cutmix mixes images, and a class capsule cannot draw a mixture: add "
+            "--loss.reconstruction 0."
+        )
     if recipe.start_from:
         take_weights(model, recipe.start_from)
     if recipe.hardware.strategy == "fsdp":  # the optimiser must see the sharded parameters
