@@ -1,26 +1,21 @@
 """Block sizes and launches of the kernels in `attention`."""
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
 from torchcaps.kernels import attention
-from torchcaps.kernels.shape import Shape, arithmetic, cdiv, multiprocessors, pow2, stages, total
+from torchcaps.kernels.shape import (
+    Shape,
+    Tile,
+    arithmetic,
+    cdiv,
+    multiprocessors,
+    pow2,
+    stages,
+    total,
+)
 
 SCORES = {"uniform": 0, "dot": 1, "linear": 2}
-
-
-@dataclass(frozen=True)
-class Tile:
-    rows: int
-    """Of the products: batch x positions x pose rows."""
-    columns: int
-    """Children x pose entries."""
-    warps: int
-    stages: int
-    parents: int = 1
-    """That a program of `gather` takes together."""
 
 
 def tile(shape: Shape, score: str, part: str) -> Tile:

@@ -1,25 +1,12 @@
 """Block sizes and launches of the kernels in `shares`."""
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from torchcaps.kernels import shares as kernels
-from torchcaps.kernels.shape import arithmetic, cdiv, multiprocessors, pow2, stages, total
-
-
-@dataclass(frozen=True)
-class Tile:
-    rows: int
-    columns: int
-    """Children x pose entries."""
-    warps: int
-    stages: int
-    parents: int = 1
-    """That a program takes together."""
-
+from torchcaps.kernels.shape import Tile, arithmetic, cdiv, multiprocessors, pow2, stages, total
 
 TILES = {
     "gather": Tile(64, 128, 4, 3, 2),

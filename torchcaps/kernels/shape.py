@@ -84,6 +84,20 @@ class Shape:
         return folded.permute(0, 2, 3, 1)
 
 
+@dataclass(frozen=True)
+class Tile:
+    """Of a kernel's program, as measured."""
+
+    rows: int
+    """Of the products: batch x positions x pose rows."""
+    columns: int
+    """Children x pose entries."""
+    warps: int
+    stages: int
+    parents: int = 1
+    """That it takes together."""
+
+
 def pow2(n: int) -> int:
     return 1 << max(0, n - 1).bit_length()
 
