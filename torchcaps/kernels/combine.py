@@ -30,9 +30,7 @@ def combine(shares: Tensor, poses: Tensor, weight: Tensor) -> Tensor:
     from torchcaps.kernels import launch_shares  # needs Triton, which a CPU build of torch lacks
 
     with torch.cuda.device_of(poses):
-        return launch_shares.forward(
-            shares.contiguous(), poses.contiguous(), weight.contiguous()
-        )  # fmt: skip
+        return launch_shares.forward(*(t.contiguous() for t in (shares, poses, weight)))
 
 
 @combine.register_fake

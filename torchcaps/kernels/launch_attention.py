@@ -9,8 +9,8 @@ from torchcaps.kernels.shape import (
     Tile,
     arithmetic,
     cdiv,
-    multiprocessors,
     pow2,
+    split,
     stages,
     total,
 )
@@ -30,7 +30,7 @@ def tile(shape: Shape, score: str, part: str) -> Tile:
             return Tile(128, 64, 8, 3, 4)
         return Tile(64, 64, 4, 3, 2)
     if score == "linear":
-        # wider where it was measured: pointwise and dense, the masked autoencoder's shapes
+        # wider without windows: matrix poses, and what is too large for the kernels in `shares`
         return Tile(32, 64 if shape.covers else 32, 2, 3)
     return Tile(64, 64 if many or score == "uniform" else 32, 4, 3)
 
@@ -82,11 +82,7 @@ def forward(
     o = options(shape, t, score, leaky, poses)
     parents = min(t.parents, shape.parents)
     rows, groups = cdiv(shape.rows, t.rows // o["RP"]), cdiv(shape.parents, parents)
-    blocks = cdiv(shape.children, o["BC"])
-    # A split costs one more copy of the sums, and fills multiprocessors that were idle.
-    splits = max(1, min(32, blocks, 2 * multiprocessors(poses.device) // (rows * groups)))
-    chunk = cdiv(blocks, splits)
-    splits = cdiv(blocks, chunk)
+    splits, chunk = split(cdiv(shape.children, o["BC"]), rows * groups, poses.device, most=32)
     weighted = activations is not None
     sum1 = new((splits, shape.rows, shape.parents, shape.pose_rows, shape.out_dim), dtype=f32)
     sum0 = new((splits, shape.rows, shape.parents) if weighted else (1, 0), dtype=f32)

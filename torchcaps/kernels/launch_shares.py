@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from torchcaps.kernels import shares as kernels
-from torchcaps.kernels.shape import Tile, arithmetic, cdiv, multiprocessors, pow2, stages, total
+from torchcaps.kernels.shape import Tile, arithmetic, cdiv, pow2, split, stages, total
 
 TILES = {
     "gather": Tile(64, 128, 4, 3, 2),
@@ -34,13 +34,6 @@ def options(part: str, poses: Tensor, weight: Tensor) -> dict[str, Any]:
     if part == "to_children":
         return {**made, "CL": min(4, block), "DL": min(2, wide)}
     return {**made, "JB": min(t.parents, pow2(parents))}
-
-
-def split(blocks: int, programs: int, device: torch.device) -> tuple[int, int]:
-    """Ranges and blocks of each: a range costs one more copy of the sums, and fills the device."""
-    ranges = max(1, min(64, blocks, 2 * multiprocessors(device) // max(1, programs)))
-    chunk = max(1, cdiv(blocks, ranges))
-    return cdiv(blocks, chunk), chunk
 
 
 def forward(shares: Tensor, poses: Tensor, weight: Tensor) -> Tensor:

@@ -129,6 +129,13 @@ def multiprocessors(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
+def split(blocks: int, programs: int, device: torch.device, most: int = 64) -> tuple[int, int]:
+    """Ranges and blocks of each: a range costs one more copy of the sums, and fills the device."""
+    ranges = max(1, min(most, blocks, 2 * multiprocessors(device) // max(1, programs)))
+    chunk = max(1, cdiv(blocks, ranges))
+    return cdiv(blocks, chunk), chunk
+
+
 def stages(wanted: int, each: int, fixed: int = 0) -> int:
     """Stages of a pipeline whose buffers fit into shared memory, here and on smaller GPUs."""
     return max(1, min(wanted, (150_000 - fixed) // each))

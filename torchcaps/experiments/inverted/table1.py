@@ -79,5 +79,5 @@ add(
         cutmix=0.5,
         backbone="resnet-wide",
         num_iters=3,
-    ),  # fmt: skip
+    ),
 )

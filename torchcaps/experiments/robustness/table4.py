@@ -21,6 +21,7 @@ FACTORS: dict[str, tuple[dict[str, Any], float]] = {
 }
 SIZES = {"60K": 1, "600K": 10, "6M": 100}
 """Training images of Figure 3 and the partners of each digit that make them."""
+IN_FIGURE = ("CapsNet", "ConvNet-FC(LK)")
 
 add_table(
     Table(
@@ -41,7 +42,7 @@ add_table(
         "figure3",
         "Overlapping digits against the number of training images",
         {size: Column((f"multimnist:mnist,copies={n}",)) for size, n in SIZES.items()},
-        {"CapsNet": {}, "ConvNet-FC(LK)": {}},
+        {row: {} for row in IN_FIGURE},
         sources=("table4",),
     )
 )
@@ -59,12 +60,10 @@ for row, (fields, printed) in FACTORS.items():
         f"Overlapping digits, {row}: {printed} % in the paper.",
         on_multimnist("table4", row, *_model(row), **fields),
     )
-    in_figure = row in ("CapsNet", "ConvNet-FC(LK)")
-    for size, copies in list(SIZES.items())[:-1]:  # the largest is table 4's
-        if in_figure or size == "600K":
-            place = "figure3" if in_figure else "table4"
-            add(
-                f"{place}/{slug(row)}-{size.lower()}",
-                f"{row} on {size} overlapping digits.",
-                on_multimnist(place, row, *_model(row), copies=copies, **fields),
-            )
+    place, sizes = ("figure3", ("60K", "600K")) if row in IN_FIGURE else ("table4", ("600K",))
+    for size in sizes:
+        add(
+            f"{place}/{slug(row)}-{size.lower()}",
+            f"{row} on {size} overlapping digits.",
+            on_multimnist(place, row, *_model(row), copies=SIZES[size], **fields),
+        )
