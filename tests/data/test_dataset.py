@@ -1,10 +1,12 @@
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from torchcaps.data import hold_out, load
-from torchcaps.data.dataset import hold_fewer
+from torchcaps.data.dataset import hold_fewer, keep_per_class
 from torchcaps.errors import TorchcapsError
 
 
@@ -58,3 +60,22 @@ def test_what_cannot_be_held_out_is_said():
             hold_fewer(data, count)
     with pytest.raises(TorchcapsError, match="stays as is"):
         hold_fewer(load("translated:digits"), 5)
+
+
+def test_few_labels_are_as_many_of_each_class_and_no_others():
+    data = load("digits")
+    few = keep_per_class(data, 7)
+    assert torch.bincount(few.train.labels).tolist() == [7] * 10
+    known = set(map(bytes, data.train.images.flatten(1).numpy()))
+    assert set(map(bytes, few.train.images.flatten(1).numpy())) <= known
+    assert torch.equal(few.val.images, data.val.images)
+    assert torch.equal(few.train.images, keep_per_class(data, 7).train.images)
+    assert not torch.equal(few.train.images, keep_per_class(data, 7, seed=1).train.images)
+
+
+def test_more_labels_than_there_are_is_said():
+    for count in (-1, 401):
+        with pytest.raises(TorchcapsError, match="400 training images of its smallest class"):
+            keep_per_class(load("digits"), count)
+    with pytest.raises(TorchcapsError, match="no single label"):
+        keep_per_class(replace(load("digits"), classes=()), 5)

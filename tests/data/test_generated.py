@@ -174,3 +174,15 @@ def test_a_folder_of_grey_images_can_be_a_base(tmp_path):
     loaded = data.load(f"rotated:folder:{tmp_path},degrees=10,mode=L,size=16")
     assert loaded.image_shape == (1, 16, 16)
     assert loaded.test.factors["degrees"].abs().max() <= 10
+
+
+def test_a_digit_that_is_placed_once_stays_there():
+    """The first epoch of fresh placements, for all epochs."""
+    once, fresh = (data.load(f"translated:digits,fresh={v}") for v in ("false", "true"))
+    rows = torch.arange(50)
+    assert once.render is None and fresh.render is not None
+    drawn = fresh.render(fresh.train, rows, rows).images
+    assert torch.allclose(once.train.batch(rows).images, drawn, atol=1 / 255)
+    later = fresh.render(fresh.train, rows, rows + len(fresh.train)).images
+    assert not torch.allclose(drawn, later)
+    assert torch.equal(once.test.images, fresh.test.images)

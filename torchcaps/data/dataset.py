@@ -155,3 +155,19 @@ def hold_fewer(data: Dataset, count: int) -> Dataset:
     held = torch.zeros(len(data.val), dtype=torch.bool)
     held[torch.linspace(0, len(data.val) - 1, count).round().long()] = True  # of every class
     return replace(data, train=joined(data.train, data.val[~held]), val=data.val[held])
+
+
+def keep_per_class(data: Dataset, count: int, seed: int = 0) -> Dataset:
+    """The same set with `count` training images of each class; validation and test stay whole."""
+    labels = data.train.labels
+    if labels.ndim != 1 or not data.num_classes:
+        raise TorchcapsError(f"{data.name} has no single label an image, so no {count} a class.")
+    order = draws(seed, torch.arange(len(labels)), 1)[:, 0].argsort(stable=True)
+    rows = [order[labels[order] == label] for label in range(data.num_classes)]
+    fewest = min(map(len, rows))
+    if not 0 < count <= fewest:
+        raise TorchcapsError(
+            f"{data.name} has {fewest} training images of its smallest class: not {count} of each."
+        )
+    kept = torch.cat([of_class[:count] for of_class in rows]).sort().values
+    return replace(data, train=data.train[kept])

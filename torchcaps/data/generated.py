@@ -1,7 +1,8 @@
 """Sets drawn from a base set of one-channel images: affnist-like, rotated, translated.
 
 Sample n of a set depends on the seed and on n alone, so it is the same on every device. Validation
-and test images are drawn once; training images are drawn afresh in every epoch.
+and test images are drawn once; training images are drawn afresh in every epoch, unless
+`translated` is asked for one placement of each (`fresh=false`).
 """
 
 from collections.abc import Callable
@@ -56,18 +57,20 @@ def grey_base(root: Path, base: str, seed: int) -> Dataset:
     return data
 
 
-def _generate(name: str, root: Path, base: str, seed: int, draw: Draw, copies: int = 1) -> Dataset:
+def _generate(
+    name: str, root: Path, base: str, seed: int, draw: Draw, copies: int = 1, fresh: bool = True
+) -> Dataset:
     if copies < 1:
         raise TorchcapsError(f"{name}: copies={copies} leaves no image.")
     data = grey_base(root, base, seed)
     return Dataset(
         f"{name}:{base}",
-        data.train,
+        data.train if fresh else _fixed(data.train, draw, 3 * seed, 1),
         _fixed(data.val, draw, 3 * seed + 1, 1),
         _fixed(data.test, draw, 3 * seed + 2, copies),
         data.classes,
         f"drawn from {data.name}",
-        _Fresh(draw, 3 * seed),
+        _Fresh(draw, 3 * seed) if fresh else None,
     )
 
 
@@ -136,10 +139,16 @@ def rotated(
     return _generate("rotated", root, base, seed, rotated_draw(degrees, fixed))
 
 
-@register("translated", "a base placed at random on 40x40: translated:mnist[,size=40]")
-def translated(root: Path, base: str = "mnist", *, seed: int, size: int = 40) -> Dataset:
-    """Every position at which the whole image stays on the canvas is equally likely."""
+@register("translated", "a base placed at random on 40x40: translated:mnist[,size=40,fresh=false]")
+def translated(
+    root: Path, base: str = "mnist", *, seed: int, size: int = 40, fresh: bool = True
+) -> Dataset:
+    """Every position at which the whole image stays on the canvas is equally likely.
+
+    fresh: placed anew in every epoch; otherwise each training image has one place for all of them
+    """
     side = max(grey_base(root, base, seed).image_shape[1:])
     if size < side:
         raise TorchcapsError(f"translated: size={size} is smaller than the images ({side}).")
-    return _generate("translated", root, base, seed, translated_draw(size, (size - side) // 2))
+    draw = translated_draw(size, (size - side) // 2)
+    return _generate("translated", root, base, seed, draw, fresh=fresh)

@@ -23,7 +23,9 @@ def evaluate_run(
     recipe = run.recipe()
     model = load(folder)
     name = data or recipe.data.name
-    spec = recipe.data if name == recipe.data.name else replace(recipe.data, name=name, held_out=0)
+    spec = recipe.data
+    if name != spec.name:
+        spec = replace(spec, name=name, held_out=0, per_class=0)
     loaded = data_of(spec, root)
     if loaded.image_shape != model.config.image_shape:
         raise TorchcapsError(

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from torchcaps.data import Dataset
 from torchcaps.data import load as load_data
-from torchcaps.data.dataset import hold_fewer
+from torchcaps.data.dataset import hold_fewer, keep_per_class
 from torchcaps.errors import TorchcapsError
 from torchcaps.models import CapsuleModel, from_folder
 from torchcaps.train.recipe import DataSpec
@@ -14,7 +14,8 @@ from torchcaps.train.run import Run
 def data_of(spec: DataSpec, root: Path | None = None) -> Dataset:
     """What a recipe trains on, split as it says; from `root`, or the folder that it names."""
     data = load_data(spec.name, root or spec.root or None, seed=spec.seed)
-    return hold_fewer(data, spec.held_out) if spec.held_out else data
+    data = hold_fewer(data, spec.held_out) if spec.held_out else data
+    return keep_per_class(data, spec.per_class, spec.seed) if spec.per_class else data
 
 
 def load(source: str | Path) -> CapsuleModel:

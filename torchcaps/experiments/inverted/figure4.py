@@ -1,6 +1,6 @@
 """Figure 4: accuracy against routing iterations on the simple backbone, and what the parts are for.
 
-A: without LayerNorm. B: one layer after the other. C: with activations. A shortened schedule: 30
+A: without LayerNorm. B: one layer after the other. C: with activations. A shortened schedule: 20
 epochs where the paper has 350, so its curves, which the text does not print, are not beside ours.
 Time and memory against iterations: benchmarks/inverted.py.
 """
@@ -19,7 +19,7 @@ from torchcaps.experiments.inverted.setting import (
 )
 from torchcaps.experiments.tables import Column, Table, add_table
 
-SHORT: dict[str, Any] = {"epochs": 30, "augment": AUGMENT}
+SHORT: dict[str, Any] = {"epochs": 20, "augment": AUGMENT}
 VARIANTS: dict[str, tuple[str, str, tuple[int, ...], dict[str, Any]]] = {
     "inverted": ("inverted", "inverted-simple", (1, 2, 3, 4, 5), {}),
     "A, no LayerNorm": ("a", "inverted-simple", (1, 2, 3, 5), {"norm": False}),

@@ -1,0 +1,48 @@
+"""Few labels: pretrained on all images, finetuned on 10 or 100 of each class. Not in the paper.
+
+Pretraining is `best`'s with AdamW and harder crops, which a linear probe likes better; finetuning
+takes about a thousand steps with 10 labels a class and two thousand with 100.
+"""
+
+from dataclasses import replace
+
+from torchcaps.experiments.mcae.best import HARD, hardened
+from torchcaps.experiments.mcae.setting import add, finetuning, pretraining, slug
+from torchcaps.experiments.mcae.table1 import COLUMNS
+from torchcaps.experiments.tables import Table, add_table
+from torchcaps.train.recipe import LossSpec, OptimiserSpec
+
+EPOCHS = {"CIFAR-10": 100, "Imagenette": 300}
+"""Of pretraining."""
+LABELS = {10: (50, 500), 100: (100, 200)}
+"""Labels a class -> batch size and epochs of finetuning."""
+ADAMW = OptimiserSpec("adamw", 1e-3, 0.05, decay_all=False)
+
+add_table(
+    Table(
+        "mcae",
+        "few-labels",
+        "Pretrained on all images, finetuned on few labels",
+        {name: COLUMNS[name] for name in HARD},
+        {f"{row}{n} labels a class": {} for n in LABELS for row in ("", "no pretraining, ")},
+    )
+)
+for column, epochs in EPOCHS.items():
+    short = slug(column)
+    first = pretraining(column, LossSpec("cross_entropy", target="normalised"))
+    crops = tuple(a for a in HARD[column] if a != "erase")
+    first = replace(first, epochs=epochs, optimiser=ADAMW, data=replace(first.data, augment=crops))
+    add(f"few-labels/pretrain-{short}", f"Pretraining on {column} with AdamW.", first)
+    for count, (batch, steps) in LABELS.items():
+        for row, end in (("", ""), ("no pretraining, ", "-scratch")):
+            before = "" if row else f"mcae/few-labels/pretrain-{short}"
+            made = finetuning("few-labels", f"{row}{count} labels a class", column, before)
+            made = hardened(made, column)
+            made = replace(
+                made,
+                epochs=steps,
+                batch_size=batch,
+                data=replace(made.data, per_class=count),
+                optimiser=replace(made.optimiser, lr=0.04),
+            )
+            add(f"few-labels/{short}-{count}{end}", f"{column}, {made.row}.", made)
