@@ -9,6 +9,7 @@ from typing import Any
 
 from torchcaps.experiments.inverted.setting import (
     ADAM,
+    AUGMENT,
     FAST_ADAM,
     MARGIN,
     SPREAD,
@@ -77,6 +78,7 @@ add(
         "best",
         "inverted-resnet",
         epochs=200,
+        augment=(*AUGMENT, "erase"),
         cutmix=0.5,
         backbone="resnet-wide",
         num_iters=3,
