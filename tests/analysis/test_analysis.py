@@ -108,7 +108,7 @@ def test_compactness_counts_the_units_that_react():
     images[:, :, 8:13, 8:13] = torch.rand(3, 1, 5, 5)
     labels = torch.ones(3).long()
     for num in (1, 2, 8):
-        scores = compactness(Reacting(num), images, labels, "shift_x", (-2, -1, 0, 1, 2))
+        scores = compactness(Reacting(num), images, "shift_x", (-2, -1, 0, 1, 2), labels)
         assert scores == pytest.approx(np.full(3, np.log(8 / num)), abs=1e-6)
     assert draw_compactness({"a": {"rotation": 0.1, "scale": 0.2}}).axes[0].patches
 
@@ -133,7 +133,27 @@ def test_pooled_shares_ask_whether_it_is_always_the_same_units():
     assert np.isclose(from_uniform(never.mean(0)), 0)
 
 
-def test_a_model_without_capsules_has_no_compactness():
-    model = torchcaps.create_model("convnet-avg-small")
-    with pytest.raises(TorchcapsError, match="no class capsules"):
-        compactness(model, torch.rand(2, 1, 28, 28), torch.zeros(2).long())
+def test_a_transformation_of_ones_own_is_one_too():
+    images = torch.zeros(3, 1, 21, 21)
+    images[:, :, 8:13, 8:13] = torch.rand(3, 1, 5, 5)
+
+    def aside(images, amount):
+        return transformed(images, "shift_x", amount)
+
+    own = compactness(Reacting(2), images, aside, (-1, 0, 1), torch.ones(3).long())
+    named = compactness(Reacting(2), images, "shift_x", (-1, 0, 1), torch.ones(3).long())
+    assert own.tolist() == named.tolist()
+    with pytest.raises(TorchcapsError, match="amounts"):
+        compactness(Reacting(2), images, aside)
+    split = Split((255 * images).byte(), torch.ones(3).long())
+    assert accuracy_under(Upright(), split, aside, (0.0,))[1].shape == (1,)
+    with pytest.raises(TorchcapsError, match="grid"):
+        accuracy_under(Upright(), split, aside)
+
+
+def test_without_labels_it_is_the_capsule_of_the_predicted_class():
+    model = torchcaps.create_model("capsnet", channels=4, num_types=2, hidden=(8,))
+    images = torch.rand(3, 1, 28, 28)
+    with torch.no_grad():
+        said = model(images).logits.argmax(-1)
+    assert compactness(model, images).tolist() == compactness(model, images, labels=said).tolist()

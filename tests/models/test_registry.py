@@ -5,6 +5,8 @@ import torch
 
 import torchcaps
 from tests.conftest import TINY_CAPSNET, TINY_CONVNET
+from torchcaps.analysis import accuracy_under, compactness, traverse
+from torchcaps.data import Split
 from torchcaps.errors import TorchcapsError
 from torchcaps.models.base import mask_capsules
 from torchcaps.models.registry import model_config
@@ -74,6 +76,19 @@ def test_every_parameter_gets_a_gradient(name):
     loss.backward()
     for parameter_name, parameter in model.named_parameters():
         assert parameter.grad is not None and parameter.grad.abs().sum() > 0, parameter_name
+
+
+@pytest.mark.parametrize("name", torchcaps.list_models())
+def test_every_model_can_be_looked_into(name):
+    """Compactness and accuracy under a transformation take any of them."""
+    model, images = small(name), torch.rand(3, 1, 24, 24)
+    scores = compactness(model, images, "rotation", (-10, 0, 10))
+    assert scores.shape == (3,) and (scores >= -1e-9).all()
+    split = Split((255 * images).byte(), torch.tensor([1, 4, 6]))
+    grid, accuracy = accuracy_under(model, split, "shift_x", (0.0, 2.0))
+    assert grid.shape == accuracy.shape and ((accuracy >= 0) & (accuracy <= 1)).all()
+    if model.decoder is not None and name != "mcae-pretrain":
+        assert traverse(model, images[0], 0, (-0.1, 0.1)).shape == (1, 2, 1, 24, 24)
 
 
 @pytest.mark.parametrize("name", torchcaps.list_models())

@@ -1,9 +1,10 @@
 """How many units of a class capsule react to one factor (`robustness`, section 3.3).
 
-An image under several amounts of a transformation; the vectors of its class; the variance of each
-unit, divided by their sum; its KL divergence from the uniform distribution. 0: all units react
-alike; log E: one unit alone does. Sixteen units that differ by chance score about 0.4; the shares'
-mean over images, scored once ("pooled"), asks whether it is always the same units.
+An image under several amounts of a transformation; the vector of its class each time (`units` says
+what that is in a model without class capsules); the variance of each unit, divided by their sum;
+its KL divergence from the uniform distribution. 0: all units react alike; log E: one unit alone
+does. Sixteen units that differ by chance score about 0.4; the shares' mean over images, scored once
+("pooled"), asks whether it is always the same units.
 """
 
 from collections.abc import Iterable
@@ -13,7 +14,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from torchcaps.analysis.robustness import Factor, transformed
+from torchcaps.analysis.robustness import Factor, Transform, transformed
 from torchcaps.errors import TorchcapsError
 from torchcaps.models import CapsuleModel
 
@@ -28,27 +29,39 @@ AMOUNTS: dict[Factor, tuple[float, ...]] = {
 """The ranges of affNIST, nine steps each; the paper prints none."""
 
 
-def class_vectors(model: CapsuleModel, images: Tensor, labels: Tensor) -> Tensor:
-    """The units of each image's own class. images [B,C,H,W], labels [B] -> [B,E]"""
-    capsules = model(images, reconstruct=False).capsules
-    if capsules is None:
-        raise TorchcapsError(f"{type(model).__name__} has no class capsules.")
-    return capsules[torch.arange(len(labels), device=labels.device), labels]
+def units(model: CapsuleModel, images: Tensor, labels: Tensor) -> Tensor:
+    """What a model says of each image, as one vector. images [B,C,H,W], labels [B] -> [B,E]
+
+    The capsule of the image's class; where capsules are not one a class, all of them; where there
+    are none, the channels of the last feature maps, averaged over positions.
+    """
+    output = model(images, reconstruct=False)
+    if output.capsules is None:
+        if output.features is None:
+            raise TorchcapsError(f"{type(model).__name__} shows neither capsules nor features.")
+        return output.features.flatten(2).mean(2)
+    if output.capsules.shape[1] != output.logits.shape[1]:
+        return output.capsules.flatten(1)
+    return output.capsules[torch.arange(len(labels), device=labels.device), labels]
 
 
 @torch.no_grad()
 def variance_shares(
     model: CapsuleModel,
     images: Tensor,
-    labels: Tensor,
-    factor: Factor = "rotation",
+    transform: Transform = "rotation",
     amounts: Iterable[float] | None = None,
+    labels: Tensor | None = None,
 ) -> np.ndarray:
-    """Each unit's share of what the factor moves. images [B,C,H,W], labels [B] -> [B,E]"""
+    """Each unit's share of what the transformation moves. images [B,C,H,W] -> [B,E]"""
     model.eval()
-    amounts = AMOUNTS[factor] if amounts is None else tuple(amounts)
+    if amounts is None:
+        if callable(transform):
+            raise TorchcapsError("A transformation of one's own needs its `amounts`.")
+        amounts = AMOUNTS[transform]
+    of = model(images, reconstruct=False).logits.argmax(-1) if labels is None else labels
     vectors = torch.stack(
-        [class_vectors(model, transformed(images, factor, a), labels).float() for a in amounts]
+        [units(model, transformed(images, transform, a), of).float() for a in amounts]
     )
     variance = vectors.double().var(0)
     return (variance / variance.sum(-1, keepdim=True).clamp_min(1e-300)).cpu().numpy()
@@ -62,12 +75,12 @@ def from_uniform(shares: np.ndarray) -> np.ndarray:
 def compactness(
     model: CapsuleModel,
     images: Tensor,
-    labels: Tensor,
-    factor: Factor = "rotation",
+    transform: Transform = "rotation",
     amounts: Iterable[float] | None = None,
+    labels: Tensor | None = None,
 ) -> np.ndarray:
-    """The score of every image. images [B,C,H,W] in [0,1], labels [B] -> [B]"""
-    return from_uniform(variance_shares(model, images, labels, factor, amounts))
+    """The score of every image. images [B,C,H,W] in [0,1], labels [B] (or as predicted) -> [B]"""
+    return from_uniform(variance_shares(model, images, transform, amounts, labels))
 
 
 def draw_compactness(scores: dict[str, dict[str, float]]) -> Figure:

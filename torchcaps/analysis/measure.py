@@ -39,7 +39,7 @@ def _compactness(subject: Subject) -> dict[str, float]:
     found = {}
     for factor in AMOUNTS:
         batches = subject.data.test.batches(500)
-        parts = [variance_shares(subject.model, b.images, b.labels, factor) for b in batches]
+        parts = [variance_shares(subject.model, b.images, factor, labels=b.labels) for b in batches]
         shares = np.concatenate(parts)
         found[f"compactness_{factor}"] = float(from_uniform(shares).mean())
         found[f"compactness_pooled_{factor}"] = float(from_uniform(shares.mean(0)))

@@ -1,5 +1,6 @@
 """Accuracy against the size of a transformation."""
 
+from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
@@ -7,10 +8,13 @@ import torch
 from matplotlib.figure import Figure
 
 from torchcaps.data import Split
+from torchcaps.errors import TorchcapsError
 from torchcaps.functional import affine_matrix, warp
 from torchcaps.models import CapsuleModel
 
 Factor = Literal["rotation", "shear_x", "shear_y", "scale", "shift_x", "shift_y"]
+Transform = Factor | Callable[[torch.Tensor, float], torch.Tensor]
+"""By name, or a function of one's own: (images [B,C,H,W], amount) -> images."""
 GRIDS: dict[str, tuple[float, ...]] = {
     "rotation": tuple(range(-90, 91, 15)),
     "shear_x": (-0.6, -0.4, -0.2, 0.0, 0.2, 0.4, 0.6),
@@ -21,9 +25,11 @@ GRIDS: dict[str, tuple[float, ...]] = {
 }
 
 
-def transformed(images: torch.Tensor, factor: Factor, amount: float) -> torch.Tensor:
+def transformed(images: torch.Tensor, transform: Transform, amount: float) -> torch.Tensor:
     """Every image under the same transformation. images [B,C,H,W] float -> [B,C,H,W]"""
-    if factor == "shear_y":  # along x with the axes exchanged
+    if callable(transform):
+        return transform(images, amount)
+    if transform == "shear_y":  # along x with the axes exchanged
         return transformed(images.mT, "shear_x", amount).mT
     ones = images.new_ones(len(images))
     zeros = torch.zeros_like(ones)
@@ -34,7 +40,7 @@ def transformed(images: torch.Tensor, factor: Factor, amount: float) -> torch.Te
         "shift_x": zeros,
         "shift_y": zeros,
     }
-    values[factor] = ones * amount
+    values[transform] = ones * amount
     scale = values["scale"][:, None].expand(-1, 2)
     shift = torch.stack([values["shift_x"], values["shift_y"]], -1)
     height, width = images.shape[2:]
@@ -47,24 +53,27 @@ def transformed(images: torch.Tensor, factor: Factor, amount: float) -> torch.Te
 def accuracy_under(
     model: CapsuleModel,
     split: Split,
-    factor: Factor = "rotation",
+    transform: Transform = "rotation",
     grid: tuple[float, ...] | None = None,
     batch_size: int = 500,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Accuracy at every point of a grid of degrees, shears, scales or pixels -> (grid, accuracy)"""
-    grid = GRIDS[factor] if grid is None else grid
+    if grid is None:
+        if callable(transform):
+            raise TorchcapsError("A transformation of one's own needs its `grid`.")
+        grid = GRIDS[transform]
     model.eval()
     accuracies = []
     for amount in grid:
         right = torch.zeros((), device=split.images.device)
         for batch in split.batches(batch_size):
-            logits = model(transformed(batch.images, factor, amount), reconstruct=False).logits
+            logits = model(transformed(batch.images, transform, amount), reconstruct=False).logits
             right += (logits.argmax(-1) == batch.labels).sum()
         accuracies.append(float(right) / len(split))
     return np.asarray(grid), np.asarray(accuracies)
 
 
-def draw_accuracy_under(curves: dict[str, tuple[np.ndarray, np.ndarray]], factor: Factor) -> Figure:
+def draw_accuracy_under(curves: dict[str, tuple[np.ndarray, np.ndarray]], factor: str) -> Figure:
     """One line a model."""
     figure = Figure(figsize=(6, 3.6), layout="constrained")
     axes = figure.subplots()
