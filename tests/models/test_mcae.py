@@ -13,6 +13,7 @@ from torchcaps.cli import main
 from torchcaps.errors import TorchcapsError
 from torchcaps.experiments import registry
 from torchcaps.layers.patches import Attention, from_patches, keep, put_back, to_patches
+from torchcaps.train import masked
 from torchcaps.train.loop import start
 from torchcaps.train.masked import masked_loss, patch_targets
 from torchcaps.train.recipe import LossSpec
@@ -236,17 +237,30 @@ def test_a_finetuning_resumes_without_what_it_began_with(chain):
     assert record["pretrained"] == {"from": str(first.folder)}
 
 
-def test_probes_keep_pairs_together(monkeypatch):
-    """The two eyes of one photograph: what one knows of the other must not count."""
-    from torchcaps.train import masked
+def test_probes_learn_from_training_images_and_are_scored_on_others(monkeypatch, digits):
+    """With pixels for features: a digit's label is found, one that was drawn by lot is not."""
+    monkeypatch.setattr(masked, "frozen_features", lambda _, images: images.flatten(1))
+    made = model(image_size=28, patch_size=4).eval()
+    right = masked.probe(made, digits, digits.val, fitted=3000)
+    assert right["linear_accuracy"] > 0.7 and right["knn_accuracy"] > 0.8
+    lot = digits.val.labels[torch.randperm(len(digits.val), generator=torch.Generator())]
+    wrong = masked.probe(made, digits, replace(digits.val, labels=lot), fitted=3000)
+    assert wrong["linear_accuracy"] < 0.25 and wrong["knn_accuracy"] < 0.25
 
-    torch.manual_seed(0)
-    made = model().eval()
-    images = torch.randint(0, 255, (200, 1, 12, 12), dtype=torch.uint8).repeat_interleave(2, 0)
-    labels = torch.randint(5, (200,)).repeat_interleave(2)
-    split = torchcaps.data.Split(images, labels)
-    found = masked.evaluate_masked(made, split, LossSpec())
-    assert found["knn_accuracy"] < 0.5 and found["linear_accuracy"] < 0.5
+
+def test_probes_need_labels_and_take_drawn_images_too(digits):
+    made = model(image_size=40, patch_size=4).eval()
+    drawn = torchcaps.data.load("translated:digits")
+    assert set(masked.probe(made, drawn, drawn.val, fitted=100)) == {
+        "linear_accuracy", "knn_accuracy",
+    }  # fmt: skip
+    half = digits.train.labels.clone()
+    half[::2] = -1
+    labelled = replace(digits, train=replace(digits.train, labels=half))
+    small = model(image_size=28, patch_size=4).eval()
+    assert masked.probe(small, labelled, digits.val, fitted=100)
+    bare = replace(digits.train, labels=torch.full_like(half, -1))
+    assert masked.probe(small, replace(digits, train=bare), digits.val) == {}
 
 
 def test_the_decoder_starts_with_a_signal():

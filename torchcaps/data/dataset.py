@@ -100,6 +100,10 @@ class Dataset:
     render: Render | None = None
     copies: int = 1
 
+    def training(self, rows: Tensor) -> Batch:
+        """Training images as they are before any augmentation; drawn ones as in the first epoch."""
+        return self.render(self.train, rows, rows) if self.render else self.train.batch(rows)
+
     @property
     def image_shape(self) -> tuple[int, int, int]:
         channels, height, width = self.val.images.shape[1:]

@@ -36,6 +36,8 @@ def evaluate_run(
             f"{name}: its training images are drawn afresh; evaluate on val or test."
         )
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    chosen = {"train": loaded.train, "val": loaded.val, "test": loaded.test}[split].to(device)
-    numbers = OBJECTIVES[recipe.objective].evaluate(model.to(device), chosen, recipe.loss)
+    loaded = loaded.to(device)
+    chosen = {"train": loaded.train, "val": loaded.val, "test": loaded.test}[split]
+    objective = OBJECTIVES[recipe.objective]
+    numbers = objective.numbers(model.to(device), loaded, chosen, recipe.loss)
     return {"run": str(folder), "data": name, "split": split, "n": len(chosen), "numbers": numbers}

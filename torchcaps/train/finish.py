@@ -37,7 +37,7 @@ def measure(training: "Training", model: CapsuleModel) -> list[dict[str, Any]]:
     for name, split_name, split in splits:
         with parts.fabric.autocast():
             there = split.to(parts.fabric.device)
-            numbers = training.objective.evaluate(model, there, recipe.loss)
+            numbers = training.objective.numbers(model, parts.data, there, recipe.loss)
         results += [
             {"data": name, "split": split_name, "metric": metric, "value": value, "n": len(split)}
             for metric, value in numbers.items()

@@ -183,7 +183,7 @@ class Training:
         averaged = self.average.swapped() if self.average else nullcontext()
         with averaged, parts.fabric.autocast():
             watched = parts.data.val if self.recipe.stop_on == "val" else parts.data.test
-            numbers = objective.evaluate(parts.model, watched, self.recipe.loss)
+            numbers = objective.numbers(parts.model, parts.data, watched, self.recipe.loss)
             value = numbers[objective.metric]
             if objective.better(value, state.best_value) or self.recipe.choose == "last":
                 self.best = checkpoint.model_tensors(parts.model, cpu=False)

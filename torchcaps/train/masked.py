@@ -6,9 +6,8 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from torchcaps.data import Batch, Split
+from torchcaps.data import Batch, Dataset, Split
 from torchcaps.errors import TorchcapsError
-from torchcaps.functional import draws
 from torchcaps.layers.patches import from_patches, to_patches
 from torchcaps.models.mcae import MCAE
 from torchcaps.probes import KNN, Linear
@@ -48,20 +47,33 @@ def frozen_features(model: MCAE, images: Tensor) -> Tensor:
 def evaluate_masked(
     model: nn.Module, split: Split, spec: LossSpec, batch_size: int = 500
 ) -> dict[str, float]:
-    """The loss; and, where there are labels, how well half of the images class the other half."""
     loss = torch.zeros((), device=split.images.device)
     for batch in split.batches(batch_size):
         loss += masked_loss(model, batch, spec)["loss"] * len(batch)
-    found = {"loss": float(loss) / len(split)}
-    if split.labels.ndim == 1 and int(split.labels.min()) >= 0 and isinstance(model, MCAE):
-        parts = [frozen_features(model, b.images) for b in split.batches(batch_size)]
-        features, labels = torch.cat(parts), split.labels
-        # by pairs: neighbours may be the two eyes of one photograph
-        pair = torch.arange(len(labels), device=labels.device) // 2
-        fitted = draws(0, pair, 1)[:, 0] < 0.5
-        for name, probe in (("linear", Linear()), ("knn", KNN())):
-            probe.fit(features[fitted], labels[fitted])
-            found[f"{name}_accuracy"] = probe.score(features[~fitted], labels[~fitted])
+    return {"loss": float(loss) / len(split)}
+
+
+@torch.no_grad()
+def probe(
+    model: nn.Module, data: Dataset, split: Split, batch_size: int = 500, fitted: int = 5000
+) -> dict[str, float]:
+    """How well frozen capsules of labelled training images, at most `fitted`, class a split's.
+
+    Without single labels: nothing.
+    """
+    device, labels = split.images.device, data.train.labels.to(split.images.device)
+    labelled = (labels >= 0).nonzero()[:, 0] if labels.ndim == 1 else labels[:0]
+    scored = split.labels.ndim == 1 and int(split.labels.min()) >= 0
+    if not (len(labelled) and scored and isinstance(model, MCAE)):
+        return {}
+    count = min(fitted, len(labelled))
+    rows = labelled[torch.linspace(0, len(labelled) - 1, count, device=device).round().long()]
+    known = [frozen_features(model, data.training(r).images) for r in rows.split(batch_size)]
+    others = torch.cat([frozen_features(model, b.images) for b in split.batches(batch_size)])
+    found = {}
+    for name, learner in (("linear", Linear()), ("knn", KNN())):
+        learner.fit(torch.cat(known), labels[rows])
+        found[f"{name}_accuracy"] = learner.score(others, split.labels)
     return found
 
 

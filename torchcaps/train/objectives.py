@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from torchcaps.data import Batch, Split
+from torchcaps.data import Batch, Dataset, Split
 from torchcaps.errors import TorchcapsError
 from torchcaps.losses import (
     binary_cross_entropy,
@@ -21,7 +21,7 @@ from torchcaps.losses import (
     spread_loss,
 )
 from torchcaps.models import Output
-from torchcaps.train.masked import evaluate_masked, masked_loss, picture
+from torchcaps.train.masked import evaluate_masked, masked_loss, picture, probe
 from torchcaps.train.recipe import LossSpec
 
 
@@ -127,6 +127,15 @@ class Objective:
     higher_is_better: bool
     picture: Callable[[nn.Module, Split, LossSpec, Path | None], None] | None = None
     """Draws what the model does, a few times in a run."""
+    probe: Callable[[nn.Module, Dataset, Split], dict[str, float]] | None = None
+    """What simple learners on frozen features of the training images make of a split."""
+
+    def numbers(
+        self, model: nn.Module, data: Dataset, split: Split, spec: LossSpec
+    ) -> dict[str, float]:
+        """The evaluation of a split of the data (or another set's), and the probes' beside it."""
+        probed = self.probe(model, data, split) if self.probe else {}
+        return self.evaluate(model, split, spec) | probed
 
     def better(self, new: float, old: float | None) -> bool:
         """Of equals the later one, which has trained longer."""
@@ -136,5 +145,5 @@ class Objective:
 OBJECTIVES = {
     "classify": Objective(classify, evaluate_classes, "accuracy", True),
     "reconstruct": Objective(reconstruct, evaluate_drawings, "loss", False),
-    "masked": Objective(masked_loss, evaluate_masked, "loss", False, picture),
+    "masked": Objective(masked_loss, evaluate_masked, "loss", False, picture, probe),
 }

@@ -13,13 +13,14 @@ from torchcaps.train.recipe import OptimiserSpec, ScheduleSpec
 
 
 def make_optimiser(model: nn.Module, spec: OptimiserSpec) -> Optimizer:
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    fused = all(p.is_cuda for p in parameters) or None
-    groups: list[dict[str, Any]] = [{"params": parameters}]
+    named = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
+    fused = all(p.is_cuda for _, p in named) or None
+    groups: list[dict[str, Any]] = [{"params": [p for _, p in named]}]
     if not spec.decay_all:
+        weights = {n for n, p in named if p.ndim > 1 and not n.endswith("bias")}
         groups = [
-            {"params": [p for p in parameters if p.ndim > 1]},
-            {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
+            {"params": [p for n, p in named if n in weights]},
+            {"params": [p for n, p in named if n not in weights], "weight_decay": 0.0},
         ]
         groups = [group for group in groups if group["params"]]
     decay = spec.weight_decay
