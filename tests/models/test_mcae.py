@@ -274,3 +274,11 @@ def test_the_decoder_starts_with_a_signal():
     norm.register_forward_hook(lambda m, i, o: seen.update(std=float(o.detach().std(-1).mean())))
     made.draw(poses, active, rows)
     assert seen["std"] > 0.9
+
+
+def test_route_weights_start_at_zero_or_with_a_spread():
+    plain, spread = model("finetune"), model("finetune", route_std=0.1)
+    assert not plain.layers[0].route_weight.any()
+    assert 0 < float(plain.classes.route_weight.detach().std()) < 0.02
+    for part in (*spread.layers, spread.classes):
+        assert 0.05 < float(part.route_weight.detach().std()) < 0.15

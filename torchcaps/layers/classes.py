@@ -14,10 +14,10 @@ class ClassCaps(nn.Module):
 
     letters = "[B,L,I,D] -> [B,L,J]"
 
-    def __init__(self, in_caps: int, in_dim: int, num_classes: int):
+    def __init__(self, in_caps: int, in_dim: int, num_classes: int, route_std: float = 0.01):
         super().__init__()
         # small, not the authors' zeros: then the layers below have a gradient from the first step
-        self.route_weight = nn.Parameter(0.01 * torch.randn(in_caps, in_dim, num_classes))
+        self.route_weight = nn.Parameter(route_std * torch.randn(in_caps, in_dim, num_classes))
         self.route_bias = nn.Parameter(torch.zeros(in_caps, num_classes))
 
     def forward(self, poses: Tensor, activations: Tensor) -> Tensor:

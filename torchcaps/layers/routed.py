@@ -51,7 +51,8 @@ class RoutedCaps(nn.Module):
     num_transforms: of which child i takes number i modulo it. matrix: poses are square matrices, in
     place of vectors. squash, leaky, bias: dynamic and uniform routing's. norm, scale: inverted
     attention's. final_lambda: EM's. coordinates: votes carry where their child stands, on a grid.
-    init_std: of the transforms, in place of the routing's own.
+    init_std: of the transforms, in place of the routing's own. route_std: of self-routing's route
+    weights, which start at zero in its authors' code.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class RoutedCaps(nn.Module):
         coordinates: bool = False,
         final_lambda: float = FINAL_LAMBDA,
         init_std: float | None = None,
+        route_std: float = 0.0,
         impl: Impl = "auto",
     ):
         super().__init__()
@@ -103,6 +105,8 @@ class RoutedCaps(nn.Module):
             self.beta_a = nn.Parameter(torch.zeros(out_caps))
         if routing == "self":
             self.route_weight = nn.Parameter(torch.zeros(num_transforms, in_dim, out_caps))
+            if route_std:
+                nn.init.normal_(self.route_weight, std=route_std)
             self.route_bias = nn.Parameter(torch.zeros(num_transforms, out_caps))
 
     def _initialise(self, in_caps: int, fan: int) -> None:

@@ -55,6 +55,9 @@ class MCAEConfig(ModelConfig):
     num_layers: int = 3
     """Of the capsule encoder."""
     routing: Routing = "self"
+    route_std: float = 0.0
+    """Of self-routing's route weights at the start; 0: zero as in its authors' code, 0.01 in the
+    class layer."""
     decoder: Literal["capsules", "mlp", "conv"] = "capsules"
     decoder_depth: int = 1
     decoder_dim: int = 32
@@ -98,7 +101,7 @@ class MCAE(CapsuleModel):
         self.layers = nn.ModuleList(
             PointwiseCaps(
                 c.num_caps, c.dim, c.num_caps, c.dim,
-                routing=c.routing, matrix=c.routing in ("em", "vb"),
+                routing=c.routing, matrix=c.routing in ("em", "vb"), route_std=c.route_std,
             )
             for _ in range(c.num_layers)
         )  # fmt: skip
@@ -113,7 +116,7 @@ class MCAE(CapsuleModel):
             self.hidden_active = nn.Parameter(torch.tensor(loudness))
             self.decoder = self._decoder(pixels)
         else:
-            self.classes = ClassCaps(c.num_caps, c.dim, c.num_classes)
+            self.classes = ClassCaps(c.num_caps, c.dim, c.num_classes, c.route_std or 0.01)
 
     def _decoder(self, pixels: int) -> nn.Module:
         c = self.options
