@@ -282,3 +282,13 @@ def test_route_weights_start_at_zero_or_with_a_spread():
     assert 0 < float(plain.classes.route_weight.detach().std()) < 0.02
     for part in (*spread.layers, spread.classes):
         assert 0.05 < float(part.route_weight.detach().std()) < 0.15
+
+
+def test_a_residual_layer_adds_to_the_poses_below():
+    """With gains at zero the layers add nothing, and the primary poses come through."""
+    made = model("finetune", residual=True).eval()
+    for norm in made.norms:
+        nn.init.zeros_(norm.weight)
+    tokens = torch.randn(2, 16, 8)
+    primary = made.primary(tokens).unflatten(2, (4, 4))
+    torch.testing.assert_close(made.capsules(tokens)[0], primary)

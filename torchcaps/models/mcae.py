@@ -58,6 +58,8 @@ class MCAEConfig(ModelConfig):
     route_std: float = 0.0
     """Of self-routing's route weights at the start; 0: zero as in its authors' code, 0.01 in the
     class layer."""
+    residual: bool = False
+    """Add what a layer of the encoder makes to the poses below it."""
     decoder: Literal["capsules", "mlp", "conv"] = "capsules"
     decoder_depth: int = 1
     decoder_dim: int = 32
@@ -154,8 +156,9 @@ class MCAE(CapsuleModel):
         poses = self.primary(tokens).unflatten(2, (c.num_caps, c.dim))
         active = self.active(tokens).sigmoid()
         for number, (layer, norm) in enumerate(zip(self.layers, self.norms, strict=True)):
-            poses, found, _ = layer(poses, active)
-            poses = norm(poses.flatten(2)).unflatten(2, (c.num_caps, c.dim))
+            made, found, _ = layer(poses, active)
+            made = norm(made.flatten(2)).unflatten(2, (c.num_caps, c.dim))
+            poses = poses + made if c.residual else made
             active = self.claims[number](poses).squeeze(-1).sigmoid() if found is None else found
         return poses, active
 
