@@ -100,9 +100,9 @@ class Dataset:
     render: Render | None = None
     copies: int = 1
 
-    def training(self, rows: Tensor) -> Batch:
-        """Training images as they are before any augmentation; drawn ones as in the first epoch."""
-        return self.render(self.train, rows, rows) if self.render else self.train.batch(rows)
+    def training(self, rows: Tensor, number: Tensor) -> Batch:
+        """Training images before any augmentation; drawn ones are those of these sample numbers."""
+        return self.render(self.train, rows, number) if self.render else self.train.batch(rows)
 
     @property
     def image_shape(self) -> tuple[int, int, int]:

@@ -90,7 +90,5 @@ class Loader:
         return cutmix(batch, other, u[:, 1:], self.cutmix)
 
     def _images(self, sample: Tensor, number: Tensor, seed: int) -> Batch:
-        rows = sample % len(self.data.train)
-        render = self.data.render
-        batch = render(self.data.train, rows, number) if render else self.data.train.batch(rows)
+        batch = self.data.training(sample % len(self.data.train), number)
         return self.augment(batch, seed, number) if self.augment else batch

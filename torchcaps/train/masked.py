@@ -68,7 +68,7 @@ def probe(
         return {}
     count = min(fitted, len(labelled))
     rows = labelled[torch.linspace(0, len(labelled) - 1, count, device=device).round().long()]
-    known = [frozen_features(model, data.training(r).images) for r in rows.split(batch_size)]
+    known = [frozen_features(model, data.training(r, r).images) for r in rows.split(batch_size)]
     others = torch.cat([frozen_features(model, b.images) for b in split.batches(batch_size)])
     found = {}
     for name, learner in (("linear", Linear()), ("knn", KNN())):
