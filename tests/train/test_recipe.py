@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from torchcaps.errors import TorchcapsError
 from torchcaps.experiments import get_recipe, recipes
 from torchcaps.train import recipe as recipe_module
-from torchcaps.train.recipe import LossSpec, Recipe, from_dict, to_dict
+from torchcaps.train.load import data_of
+from torchcaps.train.recipe import DataSpec, LossSpec, Recipe, from_dict, to_dict
 
 
 @pytest.mark.parametrize("name", list(recipes()))
@@ -60,3 +61,8 @@ def test_weights_of_losses_are_named():
     assert get_recipe("demo/capsnet").loss.reconstruction == 0.002
     with pytest.raises(TypeError):
         LossSpec("margin", 0.002)
+
+
+def test_a_recipe_can_train_on_few_images_of_each_class():
+    few = data_of(DataSpec("digits", held_out=100, per_class=7))
+    assert (len(few.train), len(few.val), len(few.test)) == (70, 100, 500)

@@ -119,16 +119,18 @@ class Dataset:
         )
 
 
+def _by_class(labels: Tensor, seed: int) -> dict[int, Tensor]:
+    """The rows of each label, in an order that is the seed's. labels [N]"""
+    order = draws(seed, torch.arange(len(labels)), 1)[:, 0].argsort(stable=True)
+    return {label: order[labels[order] == label] for label in labels.unique().tolist()}
+
+
 def hold_out(labels: Tensor, fraction: float = 0.1, seed: int = 0) -> tuple[Tensor, Tensor]:
     """Rows to keep and rows to hold out: the same fraction of every class, the same for a seed.
 
     labels [N] -> kept rows, held-out rows, both in ascending order
     """
-    order = draws(seed, torch.arange(len(labels)), 1)[:, 0].argsort(stable=True)
-    held = []
-    for label in labels.unique().tolist():
-        rows = order[labels[order] == label]
-        held.append(rows[: round(fraction * len(rows))])
+    held = [rows[: round(fraction * len(rows))] for rows in _by_class(labels, seed).values()]
     mask = torch.zeros(len(labels), dtype=torch.bool)
     mask[torch.cat(held)] = True
     return (~mask).nonzero()[:, 0], mask.nonzero()[:, 0]
@@ -166,12 +168,11 @@ def keep_per_class(data: Dataset, count: int, seed: int = 0) -> Dataset:
     labels = data.train.labels
     if labels.ndim != 1 or not data.num_classes:
         raise TorchcapsError(f"{data.name} has no single label an image, so no {count} a class.")
-    order = draws(seed, torch.arange(len(labels)), 1)[:, 0].argsort(stable=True)
-    rows = [order[labels[order] == label] for label in range(data.num_classes)]
-    fewest = min(map(len, rows))
+    rows = _by_class(labels, seed)
+    fewest = min(len(rows.get(label, ())) for label in range(data.num_classes))
     if not 0 < count <= fewest:
         raise TorchcapsError(
             f"{data.name} has {fewest} training images of its smallest class: not {count} of each."
         )
-    kept = torch.cat([of_class[:count] for of_class in rows]).sort().values
+    kept = torch.cat([rows[label][:count] for label in range(data.num_classes)]).sort().values
     return replace(data, train=data.train[kept])

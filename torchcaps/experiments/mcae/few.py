@@ -27,20 +27,21 @@ add_table(
         {f"{row}{n} labels a class": {} for n in LABELS for row in ("", "no pretraining, ")},
     )
 )
-for column, epochs in EPOCHS.items():
+for column, pretrained in EPOCHS.items():
     short = slug(column)
     first = pretraining(column, LossSpec("cross_entropy", target="normalised"))
     crops = tuple(a for a in HARD[column] if a != "erase")
-    first = replace(first, epochs=epochs, optimiser=ADAMW, data=replace(first.data, augment=crops))
+    data = replace(first.data, augment=crops)
+    first = replace(first, epochs=pretrained, optimiser=ADAMW, data=data)
     add(f"few-labels/pretrain-{short}", f"Pretraining on {column} with AdamW.", first)
-    for count, (batch, steps) in LABELS.items():
+    for count, (batch, epochs) in LABELS.items():
         for row, end in (("", ""), ("no pretraining, ", "-scratch")):
             before = "" if row else f"mcae/few-labels/pretrain-{short}"
             made = finetuning("few-labels", f"{row}{count} labels a class", column, before)
             made = hardened(made, column)
             made = replace(
                 made,
-                epochs=steps,
+                epochs=epochs,
                 batch_size=batch,
                 data=replace(made.data, per_class=count),
                 optimiser=replace(made.optimiser, lr=0.04),
