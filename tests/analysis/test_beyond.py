@@ -1,5 +1,7 @@
 """Calibration, outliers, attacks and what `measure` records of them."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -19,7 +21,7 @@ from torchcaps.analysis import (
     reliability,
     strangeness,
 )
-from torchcaps.analysis.measure import METRICS, measure
+from torchcaps.analysis.measure import MEASURES, METRICS, Subject, measure
 from torchcaps.cli import main
 from torchcaps.data import Split
 from torchcaps.errors import TorchcapsError
@@ -55,6 +57,24 @@ def test_calibration_error_is_confidence_less_accuracy():
     assert count[where] == 4 and accuracy[where] == 0.75
     assert mean[where] == pytest.approx(0.8, abs=1e-3) and np.isnan(mean[0])
     assert draw_reliability({"claims": (mean, accuracy, count)}).axes[0].get_lines()
+
+
+class Sides(nn.Module):
+    """Two scores: how bright the left column is, and the right one, which it half overlooks."""
+
+    def forward(self, images, reconstruct=True):
+        left, right = images[:, 0, :, 0].mean(1), images[:, 0, :, -1].mean(1)
+        return Output(torch.stack([left, 0.5 * right + 0.2], 1))
+
+
+def test_a_mirror_is_a_second_opinion(digits):
+    images = torch.zeros(3, 1, 2, 3, dtype=torch.uint8)
+    images[0, ..., 0], images[1, ..., 2], images[2, ..., 0] = 255, 255, 26
+    test = Split(images, torch.tensor([0, 1, 1]))
+    assert (Sides()(images / 255).logits.argmax(-1) == test.labels).all()
+    # the second is the first one's mirror: the mean of what it says of both is the same, and 0
+    found = MEASURES["mirrored"](Subject(Sides(), replace(digits, test=test), None))
+    assert found == {"mirrored_accuracy": pytest.approx(2 / 3)}
 
 
 class Copies(nn.Module):
@@ -97,8 +117,6 @@ def test_the_detector_turns_away_what_it_cannot_draw():
 
 
 def test_measure_writes_lines_beside_the_run(tiny_recipe, tmp_path, monkeypatch, capsys):
-    from dataclasses import replace
-
     monkeypatch.chdir(tmp_path)
     run = start(replace(tiny_recipe, epochs=1, paper="little", table="t", row="r"))
     monkeypatch.setattr("torchcaps.analysis.measure.NUM_ATTACKED", 8)
@@ -117,8 +135,6 @@ def test_measure_writes_lines_beside_the_run(tiny_recipe, tmp_path, monkeypatch,
 
 
 def test_curves_of_runs_with_one_row_are_told_apart(tiny_recipe, tmp_path, monkeypatch, capsys):
-    from dataclasses import replace
-
     monkeypatch.chdir(tmp_path)
     runs = [
         start(replace(tiny_recipe, epochs=2, evaluate=(), row=row), tmp_path / name)

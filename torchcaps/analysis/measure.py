@@ -1,7 +1,7 @@
 """Numbers about a finished run beyond its accuracy, as lines of a record."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from torchcaps.analysis.attacks import attacked, detected
-from torchcaps.analysis.calibration import calibration_error
+from torchcaps.analysis.calibration import calibration_error, claims
 from torchcaps.analysis.compactness import AMOUNTS, from_uniform, variance_shares
 from torchcaps.analysis.outliers import outlier_auroc
 from torchcaps.data import Dataset, Split
@@ -87,11 +87,21 @@ def _outliers(subject: Subject) -> dict[str, float]:
     return found
 
 
+def _mirrored(subject: Subject) -> dict[str, float]:
+    """Accuracy of an image and its mirror together: the mean of what both claim."""
+    split = subject.data.test
+    claimed, labels = claims(subject.model, split)
+    mirrored, _ = claims(subject.model, replace(split, images=split.images.flip(3)))
+    right = (claimed + mirrored).argmax(-1) == labels
+    return {"mirrored_accuracy": float(right.float().mean())}
+
+
 MEASURES: dict[str, Callable[[Subject], dict[str, float]]] = {
     "compactness": _compactness,
     "calibration": _calibration,
     "adversarial": _adversarial,
     "outliers": _outliers,
+    "mirrored": _mirrored,
 }
 METRICS = {
     **{f"compactness_{factor}": "compactness" for factor in AMOUNTS},
@@ -102,6 +112,7 @@ METRICS = {
     "pgd_guarded": "adversarial",
     "ood_confidence": "outliers",
     "ood_reconstruction": "outliers",
+    "mirrored_accuracy": "mirrored",
 }
 """Which measure a recorded metric comes from."""
 
@@ -115,7 +126,7 @@ def measure(folder: Path, kinds: list[str], root: Path | None = None) -> list[di
     device = "cuda" if torch.cuda.is_available() else "cpu"
     root = root or (Path(recipe.data.root) if recipe.data.root else None)
     data = data_of(recipe.data, root).to(device)
-    if data.test.labels.ndim != 1 and set(kinds) & {"calibration", "adversarial", "compactness"}:
+    if data.test.labels.ndim != 1 and set(kinds) - {"outliers"}:
         raise TorchcapsError(f"{recipe.data.name}: these measures need one label an image.")
     subject = Subject(load(folder).to(device).eval(), data, root)
     lines = []

@@ -139,7 +139,7 @@ def measure(
     record: bool = False,
     json: bool = False,
 ) -> None:
-    """Numbers beyond accuracy: compactness, calibration, adversarial, outliers.
+    """Numbers beyond accuracy: compactness, calibration, adversarial, outliers, mirrored.
 
     Adversarial, calibration and outliers need pip install 'torchcaps[analysis]'.
 

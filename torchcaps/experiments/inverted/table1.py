@@ -2,9 +2,11 @@
 
 `inverted/fast` is the row of the headline, in a fraction of the printed epochs; `--protocol paper`
 trains any row as printed. The paper reports the best test epoch of the best run; ours the epoch
-that is best on validation. What is compared with takes 40 epochs, a third of inverted attention's.
+that is best on validation. What is compared with takes 40 epochs, a third of inverted attention's;
+EM, whose epochs are the longest, 20.
 """
 
+from dataclasses import replace
 from typing import Any
 
 from torchcaps.experiments.inverted.setting import (
@@ -40,7 +42,7 @@ add_table(
 )
 SHORT: dict[str, Any] = {"epochs": 40}
 DR: dict[str, Any] = {"loss": MARGIN, "optimiser": ADAM, **SHORT}
-EM: dict[str, Any] = {"loss": SPREAD, "optimiser": FAST_ADAM, **SHORT}
+EM: dict[str, Any] = {"loss": SPREAD, "optimiser": FAST_ADAM, "epochs": 20}
 BARE = {"reconstruction": "none", "image_size": 32, "in_channels": 3}
 for name, row, model, kind, options in (
     ("dynamic-simple", "dynamic, simple", "capsnet", "dynamic", DR | BARE),
@@ -65,22 +67,26 @@ add_table(
         "inverted",
         "best",
         "CIFAR-10, capsule networks of at most 3M parameters",
-        {"CIFAR-10": COLUMNS["CIFAR-10"]},
+        {
+            "CIFAR-10": COLUMNS["CIFAR-10"],
+            "with its mirror": Column(("cifar10",), "mirrored_accuracy"),
+        },
         {"best": {}, "inverted, ResNet": {"CIFAR-10": 95.14}, "ResNet-18": {"CIFAR-10": 95.11}},
         sources=("table1",),
     )
 )
+best = on_cifar(
+    "best",
+    "best",
+    "inverted-resnet",
+    epochs=260,
+    augment=AUGMENT,
+    cutmix=0.5,
+    backbone="resnet-wide",
+)
 add(
     "best",
-    "Wider residual blocks, three passes, CutMix, longer: ours, not the paper's.",
-    on_cifar(
-        "best",
-        "best",
-        "inverted-resnet",
-        epochs=200,
-        augment=(*AUGMENT, "erase"),
-        cutmix=0.5,
-        backbone="resnet-wide",
-        num_iters=3,
-    ),
+    "Wider residual blocks, CutMix, longer: ours, not the paper's.",
+    # averaged weights at a rate of zero: validation could only choose among equals by luck
+    replace(best, choose="last"),
 )
