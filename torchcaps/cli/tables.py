@@ -18,7 +18,7 @@ def table(
     results: Path = Path("results"),
     json: bool = False,
 ) -> None:
-    """A paper's table: our mean ± std (runs), best, the paper's value, the difference.
+    """A paper's table: our mean ± std (runs) and best, the paper's value, the difference.
 
     Examples: torchcaps table robustness · torchcaps table robustness table1 --json
 
@@ -75,8 +75,9 @@ def _table(t: Table, columns: list[str], found: list[dict[str, Any]], beyond: bo
 def _cell(c: dict[str, Any], n: int) -> str:
     if not c["n"]:
         return "–"
-    spread = f" ± {c['std']:.{n}f}" if c["std"] is not None else ""
-    return f"{c['mean']:.{n}f}{spread} ({c['n']}), best {c['best']:.{n}f}"
+    if c["n"] == 1:
+        return f"{c['mean']:.{n}f} (1)"
+    return f"{c['mean']:.{n}f} ± {c['std']:.{n}f} ({c['n']}), best {c['best']:.{n}f}"
 
 
 def _difference(c: dict[str, Any], n: int) -> str:
