@@ -86,6 +86,24 @@ def test_passes_that_reach_no_output_can_be_left_out(num_iters, fields):
     torch.testing.assert_close(model(images).logits, every_pass(model, images))
 
 
+def test_leaving_passes_out_changes_no_bit_of_scores_and_gradients():
+    model = tiny(num_iters=3)
+    images = torch.rand(2, 1, 14, 14).double()
+    primary = model.primary_norm(model.primary(model.backbone(model.normalise(images))))
+    poses = [primary]
+    for number in range(len(model.layers)):
+        poses.append(model.attend(number, poses[-1], None)[0])
+    for _ in range(2):
+        moved = [model.attend(n, poses[n], poses[n + 1])[0] for n in range(len(model.layers))]
+        poses = [primary, *moved]
+    whole = model.head(poses[-1]).squeeze(-1)
+    scores = model(images).logits
+    assert torch.equal(scores, whole)
+    weights = [layer.weight for layer in model.layers]
+    ours, all_of_it = (torch.autograd.grad(s.square().sum(), weights) for s in (scores, whole))
+    assert all(torch.equal(a, b) and a.any() for a, b in zip(ours, all_of_it, strict=True))
+
+
 def test_two_passes_attend_in_the_class_capsules_alone(monkeypatch):
     model = tiny(num_iters=3, dense=(3,))
     seen, original = [], model.attend
