@@ -16,7 +16,8 @@ from torchcaps.layers.patches import Attention, from_patches, keep, put_back, to
 from torchcaps.train import masked
 from torchcaps.train.loop import start
 from torchcaps.train.masked import masked_loss, patch_targets
-from torchcaps.train.recipe import LossSpec
+from torchcaps.train.recipe import LossSpec, OptimiserSpec
+from torchcaps.train.run import Run
 from torchcaps.train.setup import take_weights
 
 TINY = {
@@ -164,6 +165,27 @@ def test_one_command_pretrains_and_finetunes(chain, capsys):
     assert recipe.patch_size == 7 and recipe.stage == "finetune" and recipe.num_classes == 10
 
 
+def test_the_protocol_of_the_paper_pretrains_by_it_too(chain, monkeypatch):
+    plain = OptimiserSpec("sgd", 0.05, momentum=0.0)
+    change = {name: lambda r: replace(r, optimiser=plain) for name in registry._RECIPES}
+    monkeypatch.setattr(registry, "_AS_PRINTED", change)
+    assert main(["train", "little/finetune", "--protocol", "paper"]) == 0
+    for name in ("pretrain", "finetune"):
+        recipe = Run(chain / f"runs/little-{name}-paper-s0").recipe()
+        assert recipe.optimiser == plain and recipe.protocol == "paper"
+    monkeypatch.setattr(registry, "_AS_PRINTED", {"little/finetune": change["little/finetune"]})
+    assert main(["train", "little/finetune", "--protocol", "paper", "--seed", "1"]) == 0
+    assert Run(chain / "runs/little-pretrain-s1").recipe().protocol == "ours"
+
+
+def test_the_printed_optimiser_is_the_plainest():
+    recipe = registry.get_recipe("mcae/table1/imagenette", "paper")
+    before = registry.get_recipe(recipe.before, "paper")
+    for made in (recipe, before):
+        assert made.optimiser == OptimiserSpec("sgd", 0.1, momentum=0.0) and made.batch_size == 64
+    assert recipe.epochs == 350 and before.epochs == 50
+
+
 def test_or_in_two_steps(chain, capsys):
     assert main(["train", "little/pretrain", "--out", "a"]) == 0
     assert main(["train", "little/finetune", "--from", "a", "--out", "b", "--data", "digits"]) == 0
@@ -189,7 +211,6 @@ def test_a_pretraining_resumes_to_the_same_bits(chain):
     from safetensors.torch import load_file
 
     from torchcaps.train.loop import Training, resume
-    from torchcaps.train.run import Run
 
     recipe = registry.get_recipe("little/pretrain")
     whole = start(recipe, chain / "whole")
@@ -223,7 +244,6 @@ def test_a_finetuning_resumes_without_what_it_began_with(chain):
     import shutil
 
     from torchcaps.train.loop import Training, resume
-    from torchcaps.train.run import Run
 
     first = start(registry.get_recipe("little/pretrain"), chain / "a")
     recipe = replace(registry.get_recipe("little/finetune"), start_from=str(first.folder))

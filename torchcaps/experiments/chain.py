@@ -6,7 +6,7 @@ from pathlib import Path
 from rich.console import Console
 
 from torchcaps.errors import TorchcapsError
-from torchcaps.experiments.registry import get_recipe
+from torchcaps.experiments.registry import get_recipe, has_protocol
 from torchcaps.train.loop import resume, start
 from torchcaps.train.recipe import Recipe
 from torchcaps.train.run import Run
@@ -33,20 +33,28 @@ def same_run(folder: Path, recipe: Recipe) -> bool:
     return alike and begun and replace(held, **there) == recipe
 
 
+def _protocol(recipe: Recipe) -> str:
+    """Of its pretraining: the recipe's own where that knows it."""
+    return recipe.protocol if has_protocol(recipe.before, recipe.protocol) else "ours"
+
+
 def source_of(recipe: Recipe) -> Path:
     """Where the pretraining of a recipe stands."""
-    return Path("runs") / f"{recipe.before.replace('/', '-')}-s{recipe.seed}"
+    protocol = _protocol(recipe)
+    marked = "" if protocol == "ours" else f"-{protocol}"
+    return Path("runs") / f"{recipe.before.replace('/', '-')}{marked}-s{recipe.seed}"
 
 
 def pretrained(recipe: Recipe, console: Console | None = None) -> Recipe:
-    """The recipe with `start_from` filled in; pretraining has its seed, data folder and hardware.
+    """The recipe with `start_from` filled in; pretraining has its seed, data folder, hardware and,
+    where it knows that, protocol.
 
     A pretraining of that seed that stands in runs/ is used as it is, and gone on with if it was
     stopped.
     """
     if not recipe.before or recipe.start_from:
         return recipe
-    first, folder = get_recipe(recipe.before), source_of(recipe)
+    first, folder = get_recipe(recipe.before, _protocol(recipe)), source_of(recipe)
     data = replace(first.data, root=recipe.data.root)
     first = replace(first, seed=recipe.seed, data=data, hardware=recipe.hardware)
     if (folder / "recipe.json").exists():

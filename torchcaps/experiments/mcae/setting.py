@@ -1,6 +1,6 @@
 """What the tables share: six data sets with their augmentations, pretraining and finetuning."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torchcaps.experiments.registry import add_recipe
@@ -35,6 +35,8 @@ SETTINGS = {
     "Imagenette": Setting("imagenette", (CROP, "flip", JITTER), 8, {**COLOUR, "image_size": 64}),
     "Imagewoof": Setting("imagewoof", (CROP, "flip", JITTER), 8, {**COLOUR, "image_size": 64}),
 }
+BESIDE = 100
+"""Epochs of what the autoencoder is compared with, where it has 350: theirs are longer each."""
 NLL = LossSpec("cross_entropy")
 SGD = OptimiserSpec("sgd", 0.1, 1e-4)
 
@@ -63,16 +65,17 @@ def finetuning(
     before: str,
     data: str = "",
     model: str = "mcae",
+    epochs: int = 350,
     **fields: Any,
 ) -> Recipe:
-    """350 epochs with labels, from the weights of `before` where it names a pretraining."""
+    """Epochs with labels, from the weights of `before` where it names a pretraining."""
     s = SETTINGS[column]
     own = {"patch_size": s.patch_size} if model.startswith("mcae") else {}
     return Recipe(
         paper="mcae",
         table=table,
         row=row,
-        epochs=350,
+        epochs=epochs,
         batch_size=256,
         data=DataSpec(data or s.data, s.augment),
         model=model_config(model, **own, **s.sizes, **fields),
@@ -84,8 +87,15 @@ def finetuning(
     )
 
 
-def add(name: str, claim: str, made: Recipe) -> None:
-    add_recipe(f"mcae/{name}", claim, made)
+def printed(recipe: Recipe) -> Recipe:
+    """SGD with default settings, 0.1 and a cosine are printed; the batch is SR-CapsNet's."""
+    optimiser = OptimiserSpec("sgd", 0.1, momentum=0.0)
+    return replace(recipe, batch_size=64, optimiser=optimiser, schedule=ScheduleSpec("cosine"))
+
+
+def add(name: str, claim: str, made: Recipe, as_printed: bool = False) -> None:
+    """as_printed: with a `--protocol paper`"""
+    add_recipe(f"mcae/{name}", claim, made, printed if as_printed else None)
 
 
 def slug(column: str) -> str:
