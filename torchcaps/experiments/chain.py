@@ -9,7 +9,7 @@ from torchcaps.errors import TorchcapsError
 from torchcaps.experiments.registry import get_recipe, has_protocol
 from torchcaps.train.loop import resume, start
 from torchcaps.train.recipe import Recipe
-from torchcaps.train.run import Run
+from torchcaps.train.run import Run, folder_name
 
 _FILLED = {"in_channels", "image_size", "num_classes"}
 """Fields of a model that the loop takes from the data."""
@@ -40,9 +40,7 @@ def _protocol(recipe: Recipe) -> str:
 
 def source_of(recipe: Recipe) -> Path:
     """Where the pretraining of a recipe stands."""
-    protocol = _protocol(recipe)
-    marked = "" if protocol == "ours" else f"-{protocol}"
-    return Path("runs") / f"{recipe.before.replace('/', '-')}{marked}-s{recipe.seed}"
+    return Path("runs") / folder_name(recipe.before, _protocol(recipe), recipe.seed)
 
 
 def pretrained(recipe: Recipe, console: Console | None = None) -> Recipe:

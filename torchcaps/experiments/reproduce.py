@@ -20,7 +20,7 @@ from torchcaps.experiments.tables import Table, get_table, read_results, tables
 from torchcaps.train.loop import resume, start
 from torchcaps.train.recipe import Recipe
 from torchcaps.train.record import append_results
-from torchcaps.train.run import Run
+from torchcaps.train.run import Run, folder_name
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,7 @@ class Job:
 
     @property
     def folder(self) -> Path:
-        marked = "" if self.protocol == "ours" else f"-{self.protocol}"
-        return Path("runs") / f"{self.recipe.replace('/', '-')}{marked}-s{self.seed}"
+        return Path("runs") / folder_name(self.recipe, self.protocol, self.seed)
 
     @property
     def command(self) -> list[str]:

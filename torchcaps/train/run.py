@@ -13,6 +13,12 @@ from torchcaps.train.checkpoint import write_atomic
 from torchcaps.train.recipe import Recipe
 
 
+def folder_name(recipe: str, protocol: str, seed: int) -> str:
+    """Of a run in runs/: its recipe, the protocol where it is not ours, the seed."""
+    marked = "" if protocol == "ours" else f"-{protocol}"
+    return f"{recipe.replace('/', '-')}{marked}-s{seed}"
+
+
 @dataclass(frozen=True)
 class Run:
     folder: Path
@@ -50,8 +56,7 @@ class Run:
 
         `start` says by which command, commit and device the run was begun.
         """
-        marked = "" if recipe.protocol == "ours" else f"-{recipe.protocol}"
-        stem = f"{recipe.name.replace('/', '-')}{marked}-s{recipe.seed}"
+        stem = folder_name(recipe.name, recipe.protocol, recipe.seed)
         if out is not None and (out / "recipe.json").exists():
             raise TorchcapsError(
                 f"{out} holds a run already: torchcaps resume {out}, or another --out."
