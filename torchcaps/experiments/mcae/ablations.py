@@ -6,14 +6,7 @@ A row has a pretraining of its own; the plain MCAE's are Table 1's.
 from dataclasses import replace
 from typing import Any
 
-from torchcaps.experiments.mcae.setting import (
-    BESIDE,
-    SETTINGS,
-    add,
-    finetuning,
-    pretraining,
-    slug,
-)
+from torchcaps.experiments.mcae.setting import SETTINGS, add, finetuning, pretraining, slug
 from torchcaps.experiments.tables import Column, Table, add_table
 from torchcaps.train.recipe import LossSpec
 
@@ -80,7 +73,7 @@ for column, data in VIEWS.items():
         f"Pretraining on the views that the {column} set trains on.",
         replace(first, data=replace(first.data, name=data)),
     )
-    beside = finetuning("table4", "SR-CapsNet", "smallNORB", "", data, "sr-capsnet", BESIDE)
+    beside = finetuning("table4", "SR-CapsNet", "smallNORB", "", data, model="sr-capsnet")
     add(f"table4/{short}-sr-capsnet", f"{column}, SR-CapsNet beside it.", beside)
     for row, before in (("MCAE", f"mcae/pretrain/{short}"), ("MCAE (no pretraining)", "")):
         made = finetuning("table4", row, "smallNORB", before, data)

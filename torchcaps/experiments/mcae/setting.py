@@ -65,17 +65,17 @@ def finetuning(
     before: str,
     data: str = "",
     model: str = "mcae",
-    epochs: int = 350,
     **fields: Any,
 ) -> Recipe:
-    """Epochs with labels, from the weights of `before` where it names a pretraining."""
+    """350 epochs with labels, from the weights of `before` where it names a pretraining."""
     s = SETTINGS[column]
-    own = {"patch_size": s.patch_size} if model.startswith("mcae") else {}
+    ours = model.startswith("mcae")
+    own = {"patch_size": s.patch_size} if ours else {}
     return Recipe(
         paper="mcae",
         table=table,
         row=row,
-        epochs=epochs,
+        epochs=350 if ours else BESIDE,
         batch_size=256,
         data=DataSpec(data or s.data, s.augment),
         model=model_config(model, **own, **s.sizes, **fields),

@@ -8,14 +8,7 @@ The table of the paper is lost from its text here; the values of its best row ar
 from dataclasses import replace
 from typing import Any
 
-from torchcaps.experiments.mcae.setting import (
-    BESIDE,
-    SETTINGS,
-    add,
-    finetuning,
-    pretraining,
-    slug,
-)
+from torchcaps.experiments.mcae.setting import SETTINGS, add, finetuning, pretraining, slug
 from torchcaps.experiments.tables import Column, Table, add_table
 
 PAPER = {
@@ -57,7 +50,7 @@ for column, printed in PAPER.items():
         fields: dict[str, Any] = {}
         if model == "vit-small":
             fields = {"patch_size": SETTINGS[column].patch_size}
-        made = finetuning("table1", row, column, "", model=model, epochs=BESIDE, **fields)
+        made = finetuning("table1", row, column, "", model=model, **fields)
         add(f"table1/{name}-{model}", f"{column}, {row} beside it.", made)
 
 add("pretrain", "Pretraining on CIFAR-10, or on your images: --data.", pretraining("CIFAR-10"))
