@@ -1,8 +1,11 @@
+import sys
+
 import pytest
 import torch
 
 from torchcaps.errors import TorchcapsError
 from torchcaps.routing import self_routing, self_routing_reference
+from torchcaps.routing.self_routing import BLOCKS, route_logits
 
 B, I, J, D, E = 2, 7, 5, 3, 11
 
@@ -35,6 +38,16 @@ def test_against_loops():
             pose = sum(w * (poses[b, i] @ weight[i, j]) for i, w in enumerate(weights))
             torch.testing.assert_close(parents[b, j], pose / sum(weights))
             torch.testing.assert_close(found[b, j], sum(weights) / active[b].sum())
+
+
+@pytest.mark.parametrize("most", [0, BLOCKS])
+def test_route_logits(monkeypatch, most):
+    """In one matrix of blocks and in a product a child."""
+    module = sys.modules[route_logits.__module__]  # its name in the package is the function's
+    monkeypatch.setattr(module, "BLOCKS", most)
+    poses, _, _, routes, _ = inputs()
+    expected = torch.stack([poses[:, i] @ routes[i] for i in range(I)], 2)
+    torch.testing.assert_close(route_logits(poses, routes), expected)
 
 
 def test_gradients():

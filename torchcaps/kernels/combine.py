@@ -45,7 +45,7 @@ def combine_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     from torchcaps.kernels import launch_shares
 
-    made = (t.contiguous() for t in (grad.to(poses.dtype), shares, poses, weight))
+    made = (t.contiguous() for t in (grad, shares, poses, weight))
     with torch.cuda.device_of(poses):
         return launch_shares.backward(*made)
 
@@ -60,7 +60,9 @@ def _save(ctx, inputs, output):
 
 
 def _differentiate(ctx, grad):
-    return torch.ops.torchcaps.combine_backward(grad, *ctx.saved_tensors)
+    # cast here, where a compiler may fuse it with what made it
+    shares, poses, weight = ctx.saved_tensors
+    return torch.ops.torchcaps.combine_backward(grad.to(poses.dtype), shares, poses, weight)
 
 
 combine.register_autograd(_differentiate, setup_context=_save)

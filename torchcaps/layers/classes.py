@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-EPS = 1e-8
+from torchcaps.routing.self_routing import EPS, route_logits
 
 
 class ClassCaps(nn.Module):
@@ -21,7 +21,7 @@ class ClassCaps(nn.Module):
         self.route_bias = nn.Parameter(torch.zeros(in_caps, num_classes))
 
     def forward(self, poses: Tensor, activations: Tensor) -> Tensor:
-        logits = torch.einsum("blid,idj->blij", poses, self.route_weight) + self.route_bias
-        shares = logits.float().softmax(-1)
-        active = activations.float()[..., None]
-        return (shares * active).sum(2) / (active.sum(2) + EPS)
+        logits = route_logits(poses.flatten(0, 1), self.route_weight).unflatten(0, poses.shape[:2])
+        shares = (logits.float() + self.route_bias.mT).softmax(2)
+        active = activations.float()[:, :, None]
+        return (shares * active).sum(3) / (active.sum(3) + EPS)

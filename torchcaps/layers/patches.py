@@ -84,7 +84,11 @@ class ConvMixer(nn.Module):
 
 
 class Attention(nn.Module):
-    """A block of a vision transformer: attention and an MLP, each behind a LayerNorm."""
+    """A block of a vision transformer: attention and an MLP, each behind a LayerNorm.
+
+    The MLP is as wide as the tokens, not four times: so the operations are those that the masked
+    capsule autoencoder's paper prints.
+    """
 
     letters = "[B,L,C] -> [B,L,C]"
 
@@ -95,9 +99,7 @@ class Attention(nn.Module):
         self.heads = heads
         self.before, self.between = nn.LayerNorm(width), nn.LayerNorm(width)
         self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.mlp = nn.Sequential(
-            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
-        )
+        self.mlp = nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.Linear(width, width))
 
     def forward(self, tokens: Tensor) -> Tensor:
         parts = self.qkv(self.before(tokens)).unflatten(2, (3, self.heads, -1))
