@@ -6,7 +6,7 @@ takes about a thousand steps with 10 labels a class and two thousand with 100.
 
 from dataclasses import replace
 
-from torchcaps.experiments.mcae.best import HARD, hardened
+from torchcaps.experiments.mcae.best import CROPS, hardened
 from torchcaps.experiments.mcae.setting import add, finetuning, pretraining, slug
 from torchcaps.experiments.mcae.table1 import COLUMNS
 from torchcaps.experiments.tables import Table, add_table
@@ -23,15 +23,14 @@ add_table(
         "mcae",
         "few-labels",
         "Pretrained on all images, finetuned on few labels",
-        {name: COLUMNS[name] for name in HARD},
+        {name: COLUMNS[name] for name in CROPS},
         {f"{row}{n} labels a class": {} for n in LABELS for row in ("", "no pretraining, ")},
     )
 )
 for column, pretrained in EPOCHS.items():
     short = slug(column)
     first = pretraining(column, LossSpec("cross_entropy", target="normalised"))
-    crops = tuple(a for a in HARD[column] if a != "erase")
-    data = replace(first.data, augment=crops)
+    data = replace(first.data, augment=CROPS[column])
     first = replace(first, epochs=pretrained, optimiser=ADAMW, data=data)
     add(f"few-labels/pretrain-{short}", f"Pretraining on {column} with AdamW.", first)
     for count, (batch, epochs) in LABELS.items():
@@ -39,11 +38,12 @@ for column, pretrained in EPOCHS.items():
             before = "" if row else f"mcae/few-labels/pretrain-{short}"
             made = finetuning("few-labels", f"{row}{count} labels a class", column, before)
             made = hardened(made, column)
+            erased = (*CROPS[column], "erase")
             made = replace(
                 made,
                 epochs=epochs,
                 batch_size=batch,
-                data=replace(made.data, per_class=count),
+                data=replace(made.data, augment=erased, cutmix=0.0, per_class=count),
                 optimiser=replace(made.optimiser, lr=0.04),
             )
             add(f"few-labels/{short}-{count}{end}", f"{column}, {made.row}.", made)
