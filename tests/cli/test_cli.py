@@ -6,6 +6,7 @@ import re
 import pytest
 
 from torchcaps.cli import main
+from torchcaps.experiments import get_table
 
 TINY = [
     "--epochs", "1", "--batch-size", "500", "--model.channels", "4", "--model.num-types", "2",
@@ -134,6 +135,24 @@ def test_a_wide_table_is_readable_in_a_terminal(capsys):
     assert main(["table", "robustness", "table5"]) == 0
     shown = capsys.readouterr().out
     assert "ConvNet-CR-SF" in shown and "0.3192" in shown and "…" not in shown
+
+
+def test_no_number_of_a_table_breaks_in_a_terminal_of_80(capsys, tmp_path):
+    columns = get_table("mcae", "table1").columns
+    fields = {"table": "table1", "split": "test", "metric": "accuracy", "protocol": "modified"}
+    written = [
+        json.dumps({**fields, "row": row, "data": c.data[0], "seed": seed, "value": value})
+        for row in ("MCAE", "MCAE (no pretraining)")
+        for c in columns.values()
+        for seed, value in enumerate((0.81, 0.83))
+    ]
+    (tmp_path / "mcae.jsonl").write_text("\n".join(written))
+    assert main(["table", "mcae", "table1", "--results", str(tmp_path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert sum(line.count("82.00") for line in lines) == 2 * len(columns)
+    assert sum(line.count("1.41") for line in lines) == 2 * len(columns)
+    assert any("pretraining)" in line for line in lines)
 
 
 def test_table_json(capsys):

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.table import Table as RichTable
+from rich.text import Text
 from tyro.conf import Positional
 
 from torchcaps.cli.show import console, print_json
@@ -47,12 +48,8 @@ def _table(t: Table, columns: list[str], found: list[dict[str, Any]], beyond: bo
     notes += ["below ours: the paper's"] if wide and not beyond else []
     title = f"{t.paper} {t.name}: {t.title}" + (", beyond the paper" if beyond else "")
     shown = RichTable(title=title, caption="; ".join(notes) or None)
-    shown.add_column("row", no_wrap=True)
-    for column in columns:
-        shown.add_column(column)
-        if compared:
-            shown.add_column("paper")
-            shown.add_column("diff")
+    beside = ["paper", "diff"] if compared else []
+    heads = ["row", *(head for column in columns for head in (column, *beside))]
     rows: dict[tuple[str, str], list[str]] = {}
     for c in found:
         if c["column"] not in columns:
@@ -67,9 +64,33 @@ def _table(t: Table, columns: list[str], found: list[dict[str, Any]], beyond: bo
         else:
             line += [_cell(c, digits)]
             line += [printed, _difference(c, digits)] if compared else []
-    for (row, protocol), line in rows.items():
-        shown.add_row(row if protocol == "ours" else rf"{row} \[{protocol}]", *line)
+    names = [row if protocol == "ours" else rf"{row} \[{protocol}]" for row, protocol in rows]
+    body = [[name, *line] for name, line in zip(names, rows.values(), strict=True)]
+    for head, width in zip(heads, _widths(heads, body, console.width), strict=True):
+        shown.add_column(head, overflow="fold", width=width)
+    for line in body:
+        shown.add_row(*line)
     return shown
+
+
+def _widths(heads: list[str], body: list[list[str]], room: int) -> list[int]:
+    """Of the columns, so that they fit into a terminal: no number breaks, only heads may."""
+    plain = [
+        [Text.from_markup(text).plain for text in column] for column in zip(*body, strict=True)
+    ]
+    words = [max((len(x) for t in texts for x in t.split()), default=0) for texts in plain]
+    lines = [
+        max(len(x) for t in (head, *texts) for x in t.splitlines() or [""])
+        for head, texts in zip(heads, plain, strict=True)
+    ]
+    limit = max(lines)
+    while limit and sum(_within(lines, words, limit)) + 3 * len(lines) + 1 > room:
+        limit -= 1
+    return _within(lines, words, limit)
+
+
+def _within(lines: list[int], words: list[int], limit: int) -> list[int]:
+    return [max(word, min(line, limit)) for line, word in zip(lines, words, strict=True)]
 
 
 def _cell(c: dict[str, Any], n: int) -> str:
