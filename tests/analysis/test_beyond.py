@@ -75,6 +75,11 @@ def test_a_mirror_is_a_second_opinion(digits):
     # the second is the first one's mirror: the mean of what it says of both is the same, and 0
     found = MEASURES["mirrored"](Subject(Sides(), replace(digits, test=test), None))
     assert found == {"mirrored_accuracy": pytest.approx(2 / 3)}
+    more = Split(torch.cat([images, images]), torch.tensor([0, 1, 1, -1, -1, -1]))
+    assert MEASURES["mirrored"](Subject(Sides(), replace(digits, test=more), None)) == found
+    with pytest.raises(TorchcapsError, match="label"):
+        bare = replace(digits, test=more[torch.tensor([3, 4])])
+        MEASURES["mirrored"](Subject(Sides(), bare, None))
 
 
 class Copies(nn.Module):

@@ -153,6 +153,9 @@ def test_no_number_of_a_table_breaks_in_a_terminal_of_80(capsys, tmp_path):
     assert sum(line.count("82.00") for line in lines) == 2 * len(columns)
     assert sum(line.count("1.41") for line in lines) == 2 * len(columns)
     assert any("pretraining)" in line for line in lines)
+    (tmp_path / "mcae.jsonl").write_text("\n".join(x for x in written if '"seed": 0' in x))
+    assert main(["table", "mcae", "best", "--results", str(tmp_path)]) == 0
+    assert "│ 81.00 (1) " in capsys.readouterr().out  # one run has no spread and is no best
 
 
 def test_table_json(capsys):

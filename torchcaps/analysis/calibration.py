@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from torchcaps.data import Split
-from torchcaps.errors import require
+from torchcaps.errors import TorchcapsError, require
 from torchcaps.models import CapsuleModel, Output
 
 NUM_BINS = 15
@@ -25,11 +25,14 @@ def probabilities(output: Output) -> Tensor:
 
 @torch.no_grad()
 def claims(model: CapsuleModel, split: Split, batch_size: int = 500) -> tuple[Tensor, Tensor]:
-    """-> probabilities [N,Y], labels [N]"""
+    """Of the labelled images. -> probabilities [N,Y], labels [N]"""
     model.eval()
+    labelled = split.labels.reshape(len(split.labels), -1)[:, 0] >= 0
+    if not labelled.any():
+        raise TorchcapsError("None of these images has a label, so nothing can be right or wrong.")
     found = [
         (probabilities(model(b.images, reconstruct=False)), b.labels)
-        for b in split.batches(batch_size)
+        for b in split[labelled].batches(batch_size)
     ]
     return torch.cat([p for p, _ in found]), torch.cat([y for _, y in found])
 
