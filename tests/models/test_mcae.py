@@ -7,6 +7,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
 
 import torchcaps
 from torchcaps.cli import main
@@ -312,3 +314,13 @@ def test_a_residual_layer_adds_to_the_poses_below():
     tokens = torch.randn(2, 16, 8)
     primary = made.primary(tokens).unflatten(2, (4, 4))
     torch.testing.assert_close(made.capsules(tokens)[0], primary)
+
+
+@pytest.mark.parametrize(("channels", "size", "printed"), [(1, 28, 80), (1, 32, 110), (3, 32, 110)])
+def test_the_vit_has_the_operations_that_the_paper_prints(channels, size, printed):
+    """Millions of multiply-adds of one image through patches and backbone (its Table 2)."""
+    model = torchcaps.create_model("mcae-vit", in_channels=channels, image_size=size).eval()
+    image = torch.rand(1, channels, size, size)
+    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        model.tokens(image)
+    assert counter.get_total_flops() / 2e6 == pytest.approx(printed, rel=0.03)
