@@ -33,10 +33,10 @@ add_table(
 )
 
 
-def hardened(recipe: Recipe, column: str) -> Recipe:
+def hardened(recipe: Recipe, augment: tuple[str, ...], cutmix: float = 0.0) -> Recipe:
     return replace(
         recipe,
-        data=replace(recipe.data, augment=CROPS[column], cutmix=0.5),
+        data=replace(recipe.data, augment=augment, cutmix=cutmix),
         loss=LossSpec("cross_entropy", smoothing=0.1),
         optimiser=OptimiserSpec("sgd", 0.1, 5e-4, decay_all=False, nesterov=True, ema=0.999),
     )
@@ -52,4 +52,4 @@ for column in CROPS:
         variant = row.removeprefix("best").removeprefix(", ").replace(" ", "-")
         name = "-".join(filter(None, (f"best/{short}", variant)))
         name = "best" if name == "best/imagenette" else name
-        add(name, f"{column}, {row}.", hardened(plain, column))
+        add(name, f"{column}, {row}.", hardened(plain, CROPS[column], cutmix=0.5))

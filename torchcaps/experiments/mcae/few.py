@@ -37,13 +37,12 @@ for column, pretrained in EPOCHS.items():
         for row, end in (("", ""), ("no pretraining, ", "-scratch")):
             before = "" if row else f"mcae/few-labels/pretrain-{short}"
             made = finetuning("few-labels", f"{row}{count} labels a class", column, before)
-            made = hardened(made, column)
-            erased = (*CROPS[column], "erase")
+            made = hardened(made, (*CROPS[column], "erase"))
             made = replace(
                 made,
                 epochs=epochs,
                 batch_size=batch,
-                data=replace(made.data, augment=erased, cutmix=0.0, per_class=count),
+                data=replace(made.data, per_class=count),
                 optimiser=replace(made.optimiser, lr=0.04),
             )
             add(f"few-labels/{short}-{count}{end}", f"{column}, {made.row}.", made)
