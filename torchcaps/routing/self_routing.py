@@ -48,8 +48,8 @@ def self_routing_reference(
 def route_logits(poses: Tensor, routes: Tensor) -> Tensor:
     """poses [R,I,D], routes [I,D,J] -> how well each parent suits each child [R,J,I]
 
-    Few children: one matrix with their routes in blocks, mostly zeros, is read and written in order
-    and several times as fast as a product a child.
+    Few children: one matrix with their routes in blocks. It is mostly zeros, but what it reads and
+    writes lies in order, which a product a child does not find.
     """
     children = len(routes)
     if children * routes.numel() <= BLOCKS:
