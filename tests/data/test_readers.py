@@ -91,6 +91,19 @@ def test_smallnorb_novel_views_are_never_seen_in_training(tmp_path):
     assert torch.equal(loaded.test.images[:, 0, 0, 0].long(), loaded.test.factors["azimuth"])
 
 
+def test_smallnorb_validates_on_a_toy_that_training_lacks(tmp_path):
+    files.smallnorb(tmp_path)
+    loaded = data.load("smallnorb,crop=32,toy=0", tmp_path)
+    assert set(loaded.train.factors["instance"].tolist()) == {1}
+    assert set(loaded.val.factors["instance"].tolist()) == {0}
+    assert set(loaded.val.labels.tolist()) == set(range(5))
+    assert len(loaded.train) == len(loaded.val) == 5 * 9 * 18 * 2
+    with pytest.raises(TorchcapsError, match=r"no toy 7 .* \[0, 1\]"):
+        data.load("smallnorb,toy=7", tmp_path)
+    with pytest.raises(TorchcapsError, match="copy without poses"):
+        data.load("smallnorb-azimuth,toy=0", tmp_path)
+
+
 def test_smallnorb_copy_without_train_poses_holds_toys_out(tmp_path):
     files.smallnorb(tmp_path / "original")
     original = data.load("smallnorb", tmp_path / "original").test
@@ -104,8 +117,11 @@ def test_smallnorb_copy_without_train_poses_holds_toys_out(tmp_path):
     np.savez(tmp_path / "copy/smallnorb/smallnorb.npz", **arrays)
     loaded = data.load("smallnorb-azimuth", tmp_path / "copy")
     assert set(loaded.train.factors["azimuth"].tolist()) == set(smallnorb.SEEN_AZIMUTHS)
-    trained = set(loaded.train.factors["instance"].tolist())
-    assert not trained & set(loaded.test.factors["instance"].tolist())
+    for toy, name in ((1, "smallnorb-azimuth"), (0, "smallnorb-azimuth,toy=0")):
+        loaded = data.load(name, tmp_path / "copy")
+        assert set(loaded.test.factors["instance"].tolist()) == {toy}
+        for split in (loaded.train, loaded.val):
+            assert set(split.factors["instance"].tolist()) == {1 - toy}
 
 
 def test_dsprites(tmp_path):

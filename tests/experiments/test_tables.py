@@ -45,6 +45,18 @@ def test_cells_are_means_over_seeds(tmp_path):
     assert cell(tmp_path, column="MNIST")["mean"] == 99
 
 
+def test_a_column_of_several_data_sets_is_a_mean_over_them_too(tmp_path):
+    table = get_table("mcae", "views")
+    first, second = table.columns["novel azimuth"].data[:2]
+    lines = [
+        {**line(value, seed, "best", data), "paper": "mcae", "table": "views"}
+        for value, seed, data in ((0.7, 0, first), (0.8, 0, second), (0.9, 1, second))
+    ]
+    (tmp_path / "mcae.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
+    found = next(c for c in cells(table, tmp_path) if c["row"] == "best")
+    assert found["n"] == 3 and found["mean"] == pytest.approx(80)
+
+
 def test_a_cell_without_a_run_is_empty_and_not_guessed(tmp_path):
     found = cell(tmp_path, "SCAE")
     assert found["n"] == 0 and found["mean"] is None and found["best"] is None

@@ -144,25 +144,50 @@ def _cropped(data: Dataset, crop: int, seed: int) -> Dataset:
     )
 
 
-@register("smallnorb", "48,600 stereo pairs of toys, 96x96; crop=32: one eye, 32x32", SMALLNORB)
-def smallnorb(root: Path, *, seed: int, crop: int = 0) -> Dataset:
+def _without(split: Split, toy: int) -> tuple[Split, Split]:
+    """The images of the other toys, and those of this one of each category."""
+    toys = split.factors["instance"].unique().tolist()
+    if toy not in toys:
+        raise TorchcapsError(f"smallnorb has no toy {toy} to hold out: its toys are {toys}.")
+    its = split.factors["instance"] == toy
+    return split[~its], split[its]
+
+
+@register(
+    "smallnorb",
+    "48,600 stereo pairs of toys, 96x96; crop=32: one eye, 32x32; toy=4: validate on it",
+    SMALLNORB,
+)
+def smallnorb(root: Path, *, seed: int, crop: int = 0, toy: int = -1) -> Dataset:
+    """toy: one of each category that training lacks and validation has. Random images of toys that
+    training has say little: every model reads them all."""
     train, test, note = _halves(root)
     data = with_validation("smallnorb", train, test, CLASSES, seed=seed, note=note)
+    if toy != -1:
+        kept, held = _without(train, toy)
+        note += f"; validated on toy {toy} of each category, which training lacks"
+        data = replace(data, train=kept, val=held, note=note)
     return _cropped(data, crop, seed)
 
 
-def _novel(root: Path, seed: int, factor: str, seen: tuple[int, ...]) -> Dataset:
+def _novel(root: Path, seed: int, toy: int, factor: str, seen: tuple[int, ...]) -> Dataset:
     """Train and validate on seen views, test on the others: validation never sees a novel view.
 
     The originals give the views of the train half for training and those of the test half for
-    testing; the copy knows poses in its test half alone, so instances of that half are held apart.
+    testing; the copy knows poses in its test half alone, so one toy of each category of that half
+    is held apart, the last one unless `toy` names another.
     """
     train, test, note = _halves(root)
     views = torch.tensor(seen)
     if factor not in train.factors:
-        last = test.factors["instance"] == test.factors["instance"].max()
-        train, test = test[~last], test[last]
-        note += "; both halves are of its test half, one toy of each category held out for testing"
+        toy = int(test.factors["instance"].max()) if toy == -1 else toy
+        train, test = _without(test, toy)
+        note += f"; both halves are of its test half, toy {toy} of each category held for testing"
+    elif toy != -1:
+        raise TorchcapsError(
+            f"smallnorb-{factor}: toy={toy} is for a copy without poses; the halves of the "
+            "original files have other toys each."
+        )
     train = train[torch.isin(train.factors[factor], views)]
     novel = test[~torch.isin(test.factors[factor], views)]
     kept, held = hold_out(train.labels, seed=seed)
@@ -170,12 +195,12 @@ def _novel(root: Path, seed: int, factor: str, seen: tuple[int, ...]) -> Dataset
 
 
 @register("smallnorb-azimuth", "smallNORB, tested on azimuths that training never saw", SMALLNORB)
-def smallnorb_azimuth(root: Path, *, seed: int, crop: int = 0) -> Dataset:
-    return _cropped(_novel(root, seed, "azimuth", SEEN_AZIMUTHS), crop, seed)
+def smallnorb_azimuth(root: Path, *, seed: int, crop: int = 0, toy: int = -1) -> Dataset:
+    return _cropped(_novel(root, seed, toy, "azimuth", SEEN_AZIMUTHS), crop, seed)
 
 
 @register(
     "smallnorb-elevation", "smallNORB, tested on elevations that training never saw", SMALLNORB
 )
-def smallnorb_elevation(root: Path, *, seed: int, crop: int = 0) -> Dataset:
-    return _cropped(_novel(root, seed, "elevation", SEEN_ELEVATIONS), crop, seed)
+def smallnorb_elevation(root: Path, *, seed: int, crop: int = 0, toy: int = -1) -> Dataset:
+    return _cropped(_novel(root, seed, toy, "elevation", SEEN_ELEVATIONS), crop, seed)

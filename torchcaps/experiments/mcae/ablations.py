@@ -1,9 +1,8 @@
-"""Tables 2 to 5 and Figure 7: the target, the backbone, novel views, the decoder, each part.
+"""Tables 2, 3, 5 and Figure 7: the target, the backbone, the decoder, each part.
 
 A row has a pretraining of its own; the plain MCAE's are Table 1's.
 """
 
-from dataclasses import replace
 from typing import Any
 
 from torchcaps.experiments.mcae.setting import SETTINGS, add, finetuning, pretraining, slug
@@ -45,36 +44,3 @@ for row, (short, loss, fields) in VARIANTS.items():
 for column in SETTINGS:
     made = finetuning("ablations", BARE, column, "", **VARIANTS["ViT backbone"][2])
     add(f"ablations/vit-{slug(column)}-scratch", f"{column}, {BARE}.", made)
-
-VIEWS = {
-    "novel azimuth": "smallnorb-azimuth,crop=32",
-    "novel elevation": "smallnorb-elevation,crop=32",
-}
-add_table(
-    Table(
-        "mcae",
-        "table4",
-        "smallNORB, viewpoints that training never saw",
-        {name: Column((data,)) for name, data in VIEWS.items()},
-        {
-            "MCAE": {},
-            "MCAE (no pretraining)": {},
-            "SR-CapsNet": {"novel azimuth": 80.14, "novel elevation": 84.09},
-            "EM": {"novel azimuth": 79.84, "novel elevation": 82.49},
-            "DR": {"novel azimuth": 79.67, "novel elevation": 83.63},
-        },
-    )
-)
-for column, data in VIEWS.items():
-    short = column.split()[1]
-    first = pretraining("smallNORB")
-    add(
-        f"pretrain/{short}",
-        f"Pretraining on the views that the {column} set trains on.",
-        replace(first, data=replace(first.data, name=data)),
-    )
-    beside = finetuning("table4", "SR-CapsNet", "smallNORB", "", data, model="sr-capsnet")
-    add(f"table4/{short}-sr-capsnet", f"{column}, SR-CapsNet beside it.", beside)
-    for row, before in (("MCAE", f"mcae/pretrain/{short}"), ("MCAE (no pretraining)", "")):
-        made = finetuning("table4", row, "smallNORB", before, data)
-        add(f"table4/{short}{'' if before else '-scratch'}", f"{column}, {row}.", made)

@@ -6,11 +6,11 @@ takes about a thousand steps with 10 labels a class and two thousand with 100.
 
 from dataclasses import replace
 
-from torchcaps.experiments.mcae.best import CROPS, hardened
-from torchcaps.experiments.mcae.setting import add, finetuning, pretraining, slug
+from torchcaps.experiments.mcae.best import CROPS, hardened, longer
+from torchcaps.experiments.mcae.setting import add, finetuning, slug
 from torchcaps.experiments.mcae.table1 import COLUMNS
 from torchcaps.experiments.tables import Table, add_table
-from torchcaps.train.recipe import LossSpec, OptimiserSpec
+from torchcaps.train.recipe import OptimiserSpec
 
 EPOCHS = {"CIFAR-10": 100, "Imagenette": 300}
 """Of pretraining."""
@@ -23,13 +23,13 @@ add_table(
         "mcae",
         "few-labels",
         "Pretrained on all images, finetuned on few labels",
-        {name: COLUMNS[name] for name in CROPS},
+        {name: COLUMNS[name] for name in EPOCHS},
         {f"{row}{n} labels a class": {} for n in LABELS for row in ("", "no pretraining, ")},
     )
 )
 for column, pretrained in EPOCHS.items():
     short = slug(column)
-    first = pretraining(column, LossSpec("cross_entropy", target="normalised"))
+    first = longer(column)
     data = replace(first.data, augment=CROPS[column])
     first = replace(first, epochs=pretrained, optimiser=ADAMW, data=data)
     add(f"few-labels/pretrain-{short}", f"Pretraining on {column} with AdamW.", first)
@@ -37,7 +37,7 @@ for column, pretrained in EPOCHS.items():
         for row, end in (("", ""), ("no pretraining, ", "-scratch")):
             before = "" if row else f"mcae/few-labels/pretrain-{short}"
             made = finetuning("few-labels", f"{row}{count} labels a class", column, before)
-            made = hardened(made, (*CROPS[column], "erase"))
+            made = hardened(made, column, "erase", cutmix=0.0)
             made = replace(
                 made,
                 epochs=epochs,
