@@ -6,17 +6,15 @@ takes about a thousand steps with 10 labels a class and two thousand with 100.
 
 from dataclasses import replace
 
-from torchcaps.experiments.mcae.best import CROPS, hardened, longer
+from torchcaps.experiments.mcae.best import ADAMW, CROPS, hardened, longer
 from torchcaps.experiments.mcae.setting import add, finetuning, slug
 from torchcaps.experiments.mcae.table1 import COLUMNS
 from torchcaps.experiments.tables import Table, add_table
-from torchcaps.train.recipe import OptimiserSpec
 
 EPOCHS = {"CIFAR-10": 100, "Imagenette": 300}
 """Of pretraining."""
 LABELS = {10: (50, 500), 100: (100, 200)}
 """Labels a class -> batch size and epochs of finetuning."""
-ADAMW = OptimiserSpec("adamw", 1e-3, 0.05, decay_all=False)
 
 add_table(
     Table(
