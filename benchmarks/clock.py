@@ -19,6 +19,8 @@ def clear() -> None:
     torch._dynamo.reset()
     gc.collect()
     if torch.cuda.is_available():
+        # a row has streams of its own, and cuBLAS keeps 32 MiB for each stream that it has seen
+        torch._C._cuda_clearCublasWorkspaces()
         torch.cuda.empty_cache()
 
 

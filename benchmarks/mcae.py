@@ -67,6 +67,20 @@ def stepper(model: MCAE, batch: int, device: str) -> Callable[[], None]:
     return step
 
 
+def training(model: MCAE, column: str, batch: int, device: str) -> dict[str, Any]:
+    torch.manual_seed(0)
+    c = model.options
+    ms, peak = timed(stepper(model.to(device).train(), batch, device))
+    row = {"op": f"training step, mcae {c.stage}, {column}", "ms": round(ms, 3),
+           "shape": "x".join(map(str, (batch, *c.image_shape))), "peak_mb": round(peak, 1),
+           "dtype": "bf16" if device == "cuda" else "fp32", "impl": "ours",
+           "images_per_s": round(1000 * batch / ms)}  # fmt: skip
+    if c.stage == "pretrain":
+        votes = batch * model.length**2 * c.num_caps * c.decoder_dim
+        row["votes_would_take_mb"] = round(2 * votes / 1e6)
+    return row
+
+
 def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("sets", nargs="*", default=list(SETTINGS), help=", ".join(SETTINGS))
@@ -84,18 +98,7 @@ def main() -> None:
             done({"op": op, "shape": shape, "impl": "ours", **millions(model)})
         for recipe in (f"mcae/pretrain/{name}", f"mcae/table1/{name}-scratch"):
             clear()
-            torch.manual_seed(0)
-            model = mcae(recipe)
-            c = model.options
-            ms, peak = timed(stepper(model.to(device).train(), batch, device))
-            row = {"op": f"training step, mcae {c.stage}, {column}", "ms": round(ms, 3),
-                   "shape": "x".join(map(str, (batch, *c.image_shape))), "peak_mb": round(peak, 1),
-                   "dtype": "bf16" if device == "cuda" else "fp32", "impl": "ours",
-                   "images_per_s": round(1000 * batch / ms)}  # fmt: skip
-            if c.stage == "pretrain":
-                votes = batch * model.length**2 * c.num_caps * c.decoder_dim
-                row["votes_would_take_mb"] = round(2 * votes / 1e6)
-            done(row)
+            done(training(mcae(recipe), column, batch, device))
 
 
 if __name__ == "__main__":
