@@ -95,7 +95,7 @@ number; rooms of one number do not import each other.
     inverted      Capsules with Inverted Dot-Product Attention Routing
         setting, table1, figure4, figure5
     mcae          Masked Capsule Autoencoders
-        setting, table1, ablations, views
+        setting, table1, ablations, best, few, views, pretraining
 8 explorer        what one looks at in a browser
     page, report
 9 cli             the command line

@@ -1,6 +1,7 @@
 """Nothing of a removed patch is read; patches go out and come back; stages share their weights."""
 
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -14,12 +15,13 @@ import torchcaps
 from torchcaps.cli import main
 from torchcaps.errors import TorchcapsError
 from torchcaps.experiments import registry
+from torchcaps.experiments.chain import pretrained
 from torchcaps.layers.patches import Attention, from_patches, keep, put_back, to_patches
 from torchcaps.train import masked
 from torchcaps.train.loop import start
 from torchcaps.train.masked import masked_loss, patch_targets
 from torchcaps.train.recipe import LossSpec, OptimiserSpec
-from torchcaps.train.run import Run
+from torchcaps.train.run import Run, claimed
 from torchcaps.train.setup import take_weights
 
 TINY = {
@@ -324,3 +326,21 @@ def test_the_vit_has_the_operations_that_the_paper_prints(channels, size, printe
     with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         model.tokens(image)
     assert counter.get_total_flops() / 2e6 == pytest.approx(printed, rel=0.03)
+
+
+def test_rows_that_share_a_pretraining_wait_for_each_other(chain):
+    """Two processes that train one folder would write over each other's checkpoints."""
+    folder = chain / "runs/little-pretrain-s0"
+    with ThreadPoolExecutor(1) as pool:
+        with claimed(folder):
+            ending = pool.submit(pretrained, registry.get_recipe("little/finetune"))
+            with pytest.raises(TimeoutError):
+                ending.result(timeout=1)
+            assert not folder.exists()
+        assert ending.result(timeout=60).start_from == "runs/little-pretrain-s0"
+
+
+def test_a_pretraining_is_recorded_with_its_row(chain):
+    assert main(["train", "little/finetune", "--record"]) == 0
+    lines = (chain / "results/other.jsonl").read_text()
+    assert "little/pretrain" in lines and "little/finetune" in lines

@@ -1,6 +1,7 @@
 """The loop: learning, choosing, stopping, resuming to the same bits, failing with a reason."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -13,7 +14,7 @@ from torchcaps.models.registry import model_config
 from torchcaps.train import loop
 from torchcaps.train.loop import Interrupted, Training, resume, start
 from torchcaps.train.recipe import DataSpec, HardwareSpec, LossSpec, OptimiserSpec, Recipe
-from torchcaps.train.run import Run
+from torchcaps.train.run import Run, claimed
 
 
 def weights(run: Run):
@@ -321,3 +322,25 @@ def test_a_run_with_two_groups_of_parameters_resumes_to_the_same_bits(tiny_recip
     resumed = resume(tmp_path / "cut")
     one, other = (load_file(r.model / "model.safetensors") for r in (whole, resumed))
     assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_a_run_that_is_being_trained_is_not_resumed(tiny_recipe, tmp_path):
+    training = Training(tiny_recipe)
+    training.run = Run.create(training.recipe, tmp_path / "run", {})
+    training.save()
+    with ThreadPoolExecutor(1) as pool, claimed(training.run.folder):
+        with pytest.raises(TorchcapsError, match="another process is training it"):
+            pool.submit(resume, training.run.folder).result()
+    assert resume(training.run.folder).record()["results"]
+
+
+def test_of_many_processes_the_first_claims_for_all(monkeypatch, tmp_path):
+    def other() -> bool:
+        with claimed(tmp_path / "run"):
+            return True
+
+    with ThreadPoolExecutor(1) as pool, claimed(tmp_path / "run"):
+        with pytest.raises(TorchcapsError):
+            pool.submit(other).result()
+        monkeypatch.setenv("LOCAL_RANK", "1")
+        assert pool.submit(other).result()

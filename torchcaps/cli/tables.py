@@ -43,9 +43,10 @@ def table(
 
 def _table(t: Table, columns: list[str], found: list[dict[str, Any]], beyond: bool) -> RichTable:
     wide = len(columns) > 2  # then the paper's value goes below ours
-    compared = not wide and any(name in row for row in t.rows.values() for name in columns)
+    printed = any(name in row for row in t.rows.values() for name in columns)
+    compared = printed and not wide
     notes = [f"{n}: {t.columns[n].note}" for n in columns if t.columns[n].note]
-    notes += ["below ours: the paper's"] if wide and not beyond else []
+    notes += ["below ours: the paper's"] if wide and printed and not beyond else []
     title = f"{t.paper} {t.name}: {t.title}" + (", beyond the paper" if beyond else "")
     shown = RichTable(title=title, caption="; ".join(notes) or None)
     beside = ["paper", "diff"] if compared else []

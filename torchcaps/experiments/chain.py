@@ -9,7 +9,7 @@ from torchcaps.errors import TorchcapsError
 from torchcaps.experiments.registry import get_recipe, has_protocol
 from torchcaps.train.loop import resume, start
 from torchcaps.train.recipe import Recipe
-from torchcaps.train.run import Run, folder_name
+from torchcaps.train.run import Run, claimed, folder_name
 
 _FILLED = {"in_channels", "image_size", "num_classes"}
 """Fields of a model that the loop takes from the data."""
@@ -27,6 +27,7 @@ def same_run(folder: Path, recipe: Recipe) -> bool:
         "model": recipe.model,
         "hardware": recipe.hardware,
         "record": recipe.record,
+        **{name: getattr(recipe, name) for name in ("paper", "table", "row")},
         "start_from": recipe.start_from,
     }
     begun = held.start_from in (str(source_of(recipe)) if recipe.before else "", recipe.start_from)
@@ -45,7 +46,7 @@ def source_of(recipe: Recipe) -> Path:
 
 def pretrained(recipe: Recipe, console: Console | None = None) -> Recipe:
     """The recipe with `start_from` filled in; pretraining has its seed, data folder, hardware and,
-    where it knows that, protocol.
+    where it knows that, protocol, and is recorded where the recipe is.
 
     A pretraining of that seed that stands in runs/ is used as it is, and gone on with if it was
     stopped.
@@ -54,14 +55,17 @@ def pretrained(recipe: Recipe, console: Console | None = None) -> Recipe:
         return recipe
     first, folder = get_recipe(recipe.before, _protocol(recipe)), source_of(recipe)
     data = replace(first.data, root=recipe.data.root)
-    first = replace(first, seed=recipe.seed, data=data, hardware=recipe.hardware)
-    if (folder / "recipe.json").exists():
-        if not same_run(folder, first):
-            raise TorchcapsError(
-                f"{folder} is no run of {recipe.before} as it stands: move it away, or take it "
-                f"by --from {folder}."
-            )
-        run = resume(folder, console)
-    else:
-        run = start(first, folder, console)
+    first = replace(
+        first, seed=recipe.seed, data=data, hardware=recipe.hardware, record=recipe.record
+    )
+    with claimed(folder, wait=True):  # several rows begin with one pretraining
+        if (folder / "recipe.json").exists():
+            if not same_run(folder, first):
+                raise TorchcapsError(
+                    f"{folder} is no run of {recipe.before} as it stands: move it away, or take "
+                    f"it by --from {folder}."
+                )
+            run = resume(folder, console)
+        else:
+            run = start(first, folder, console)
     return replace(recipe, start_from=str(run.folder))

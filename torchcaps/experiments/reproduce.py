@@ -20,7 +20,7 @@ from torchcaps.experiments.tables import Table, get_table, read_results, tables
 from torchcaps.train.loop import resume, start
 from torchcaps.train.recipe import Recipe
 from torchcaps.train.record import append_results
-from torchcaps.train.run import Run, folder_name
+from torchcaps.train.run import Run, claimed, folder_name
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def run_job(job: Job, data_root: str, results: Path) -> Done:
         sys.argv = job.command
         recipe = replace(get_recipe(job.recipe, job.protocol), seed=job.seed)
         recipe = replace(recipe, data=replace(recipe.data, root=data_root or recipe.data.root))
-        with job.folder.with_suffix(".log").open("a") as log:
+        with job.folder.with_suffix(".log").open("a") as log, claimed(job.folder, wait=True):
             console = Console(file=log)
             if (job.folder / "recipe.json").exists():
                 if not same_run(job.folder, recipe):

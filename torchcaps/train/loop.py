@@ -25,7 +25,7 @@ from torchcaps.train.optim import Average, learning_rate
 from torchcaps.train.progress import TrainingProgress
 from torchcaps.train.recipe import Recipe
 from torchcaps.train.record import environment
-from torchcaps.train.run import Run
+from torchcaps.train.run import Run, claimed
 from torchcaps.train.setup import own_numbers, set_up
 
 
@@ -266,17 +266,23 @@ def start(recipe: Recipe, out: Path | None = None, console: Console | None = Non
     begun = environment(training.parts.fabric.device)
     folder = str(Run.create(training.recipe, out, begun).folder) if training.chief else ""
     training.run = Run(Path(training.parts.fabric.broadcast(folder)))
-    training.save()
-    training.go()
+    with claimed(training.run.folder):
+        training.save()
+        training.go()
     return training.run
 
 
 def resume(folder: str | Path, console: Console | None = None) -> Run:
     """Go on from the last checkpoint; a run that had ended is left as it is."""
     run = Run.open(folder)
+    if not run.record_file.exists():
+        with claimed(run.folder):
+            _go_on(run, console)
+    return run
+
+
+def _go_on(run: Run, console: Console | None) -> None:
     recipe = run.recipe()
-    if run.record_file.exists():
-        return run
     begun = bool(checkpoint.numbered(run.checkpoints))  # else killed before the first: begin again
     # The checkpoint holds every weight, so what it began with may be gone.
     training = Training(replace(recipe, start_from="") if begun else recipe, console)
@@ -290,4 +296,3 @@ def resume(folder: str | Path, console: Console | None = None) -> Run:
     if training.chief:
         run.cut_metrics(training.state.metrics_bytes)
     training.go()
-    return run

@@ -2,15 +2,21 @@
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from filelock import FileLock, Timeout
 
 from torchcaps.errors import TorchcapsError, require
 from torchcaps.train import recipe as recipes
 from torchcaps.train.checkpoint import write_atomic
 from torchcaps.train.recipe import Recipe
+
+_RANKS = ("RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "SLURM_PROCID")
+"""Which of many processes one is, as launchers say it."""
 
 
 def folder_name(recipe: str, protocol: str, seed: int) -> str:
@@ -123,7 +129,7 @@ class Run:
 def by_name(folders: Iterable[str | Path]) -> dict[str, Run]:
     """Runs by the row of a paper's table, or the recipe; with the folder where that is not enough.
 
-    A stage before a row has none of its own, so it goes by its recipe.
+    What fills no table goes by its recipe.
     """
     opened = [Run.open(folder) for folder in folders]
     recipes = [run.recipe() for run in opened]
@@ -132,6 +138,31 @@ def by_name(folders: Iterable[str | Path]) -> dict[str, Run]:
         name if names.count(name) == 1 else f"{name} ({run.folder})": run
         for name, run in zip(names, opened, strict=True)
     }
+
+
+@contextmanager
+def claimed(folder: Path, wait: bool = False) -> Iterator[None]:
+    """One process at a time trains a folder; wait: until another that is at it has ended.
+
+    The claim ends with the process, however that ends; whoever has it may claim again. Of many
+    processes of one run, the first claims for all.
+    """
+    if any(os.environ.get(name, "0") != "0" for name in _RANKS):
+        yield
+        return
+    place = folder.resolve()
+    place.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(place.parent / f".{place.name}.lock", is_singleton=True)
+    try:
+        lock.acquire(timeout=-1 if wait else 0)
+    except Timeout:
+        raise TorchcapsError(f"{folder}: another process is training it.") from None
+    except OSError as error:
+        raise TorchcapsError(f"{folder}: cannot be claimed ({error.strerror}).") from None
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _made(folder: Path) -> bool:

@@ -37,7 +37,7 @@ for row, (short, loss, fields) in VARIANTS.items():
         add(
             f"pretrain/{name}",
             f"Pretraining on {column}, {row}.",
-            pretraining(column, loss, **fields),
+            pretraining(column, loss, f"pretraining, {row}", **fields),
         )
         made = finetuning("ablations", row, column, f"mcae/pretrain/{name}", **fields)
         add(f"ablations/{name}", f"{column}, {row}.", made)

@@ -8,7 +8,15 @@ say which of the two it is. smallNORB's augmentation was chosen on toys that tra
 from dataclasses import replace
 from typing import Any
 
-from torchcaps.experiments.mcae.setting import JITTER, LIGHT, add, finetuning, pretraining, slug
+from torchcaps.experiments.mcae.setting import (
+    ADAMW,
+    JITTER,
+    LIGHT,
+    add,
+    finetuning,
+    pretraining,
+    slug,
+)
 from torchcaps.experiments.mcae.table1 import COLUMNS
 from torchcaps.experiments.tables import Table, add_table
 from torchcaps.train.recipe import LossSpec, OptimiserSpec, Recipe
@@ -27,7 +35,6 @@ ROWS = {
 }
 VIT_ROWS = {"best, ViT": "mcae/best/pretrain-imagenette-vit", "best, ViT, no pretraining": ""}
 """A transformer, which has to learn what the ConvMixer is built with; AdamW for both parts."""
-ADAMW = OptimiserSpec("adamw", 1e-3, 0.05, decay_all=False)
 
 add_table(
     Table(
@@ -41,8 +48,8 @@ add_table(
 )
 
 
-def longer(column: str, **fields: Any) -> Recipe:
-    first = pretraining(column, LossSpec("cross_entropy", target="normalised"), **fields)
+def longer(column: str, row: str = "pretraining, best", **fields: Any) -> Recipe:
+    first = pretraining(column, LossSpec("cross_entropy", target="normalised"), row, **fields)
     return replace(first, epochs=EPOCHS[column][0])
 
 
@@ -67,7 +74,7 @@ for column in CROPS:
         name = "best" if name == "best/imagenette" else name
         add(name, f"{column}, {row}.", hardened(plain, column))
 
-first = longer("Imagenette", backbone="vit")
+first = longer("Imagenette", "pretraining, best, ViT", backbone="vit")
 first = replace(
     first, epochs=300, optimiser=ADAMW, data=replace(first.data, augment=CROPS["Imagenette"])
 )

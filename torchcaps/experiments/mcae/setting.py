@@ -39,13 +39,19 @@ BESIDE = 100
 """Epochs of what the autoencoder is compared with, where it has 350: theirs are longer each."""
 NLL = LossSpec("cross_entropy")
 SGD = OptimiserSpec("sgd", 0.1, 1e-4)
+ADAMW = OptimiserSpec("adamw", 1e-3, 0.05, decay_all=False)
 
 
-def pretraining(column: str, loss: LossSpec | None = None, **fields: Any) -> Recipe:
+def pretraining(
+    column: str, loss: LossSpec | None = None, row: str = "pretraining", **fields: Any
+) -> Recipe:
     """50 epochs of drawing the half of the patches that was removed."""
     s = SETTINGS[column]
     model = {"patch_size": s.patch_size, **s.sizes, **fields}
     return Recipe(
+        paper="mcae",
+        table="pretraining",
+        row=row,
         epochs=50,
         batch_size=256,
         data=DataSpec(s.data, s.augment),
