@@ -1,5 +1,6 @@
 """What must be the same on a GPU; skipped where there is none."""
 
+import signal
 from dataclasses import replace
 
 import pytest
@@ -8,8 +9,9 @@ import torch
 from torchcaps import data
 from torchcaps.data import Augment, Batch, Loader
 from torchcaps.functional import draws
-from torchcaps.train.loop import Interrupted, Training, resume, start
+from torchcaps.train.loop import Interrupted, resume, start
 from torchcaps.train.recipe import HardwareSpec
+from torchcaps.train.training import Training
 
 pytestmark = [
     pytest.mark.gpu,
@@ -61,7 +63,7 @@ def test_a_stopped_run_goes_on(tiny_recipe, tmp_path, monkeypatch):
     def stopping(self):
         original(self)
         if self.state.step == 13:
-            self._stop()
+            signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr(Training, "step", stopping)
     with pytest.raises(Interrupted):

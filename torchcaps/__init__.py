@@ -70,7 +70,8 @@ number; rooms of one number do not import each other.
     progress      the progress display
     diagnose      the layer where a loss stopped being finite
     setup         what a run works with, built from its recipe
-    loop          the loop
+    training      the state of a run, one step, checkpoints
+    loop          steps and validation, from the first or the last checkpoint to the record
     finish        the test split, once
     load          a model from a run, a folder or the hub
     evaluate      a finished run on other data

@@ -1,6 +1,7 @@
 """What is missing is run, what was stopped goes on, what fails is said."""
 
 import json
+import signal
 import sys
 from dataclasses import replace
 
@@ -11,7 +12,7 @@ from torchcaps.errors import TorchcapsError
 from torchcaps.experiments import registry
 from torchcaps.experiments.reproduce import Job, missing, reproduce, run_job
 from torchcaps.experiments.tables import Column, Table
-from torchcaps.train.loop import Training
+from torchcaps.train.training import Training
 
 
 @pytest.fixture
@@ -58,7 +59,7 @@ def test_a_stopped_run_goes_on_and_a_failed_one_is_named(paper, monkeypatch, cap
     def stopping(self):
         original(self)
         if self.recipe.name == "little/a" and self.state.step == 5:
-            self._stop()
+            signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr(Training, "step", stopping)
     assert main(["reproduce", "little", "--seeds", "1"]) == 1

@@ -214,7 +214,8 @@ def test_pretraining_needs_no_labels(chain, tmp_path):
 def test_a_pretraining_resumes_to_the_same_bits(chain):
     from safetensors.torch import load_file
 
-    from torchcaps.train.loop import Training, resume
+    from torchcaps.train.loop import resume
+    from torchcaps.train.training import Training
 
     recipe = registry.get_recipe("little/pretrain")
     whole = start(recipe, chain / "whole")
@@ -247,7 +248,8 @@ def test_finetuning_has_the_sizes_of_its_source(chain, capsys):
 def test_a_finetuning_resumes_without_what_it_began_with(chain):
     import shutil
 
-    from torchcaps.train.loop import Training, resume
+    from torchcaps.train.loop import resume
+    from torchcaps.train.training import Training
 
     first = start(registry.get_recipe("little/pretrain"), chain / "a")
     recipe = replace(registry.get_recipe("little/finetune"), start_from=str(first.folder))

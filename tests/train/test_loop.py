@@ -1,6 +1,7 @@
 """The loop: learning, choosing, stopping, resuming to the same bits, failing with a reason."""
 
 import json
+import signal
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -11,10 +12,10 @@ from safetensors.torch import load_file
 import torchcaps
 from torchcaps.errors import TorchcapsError
 from torchcaps.models.registry import model_config
-from torchcaps.train import loop
-from torchcaps.train.loop import Interrupted, Training, resume, start
+from torchcaps.train.loop import Interrupted, go, resume, start
 from torchcaps.train.recipe import DataSpec, HardwareSpec, LossSpec, OptimiserSpec, Recipe
 from torchcaps.train.run import Run, claimed
+from torchcaps.train.training import Training
 
 
 def weights(run: Run):
@@ -72,7 +73,7 @@ def test_a_stopped_run_ends_with_the_same_bits(tiny_recipe, tmp_path, monkeypatc
         def stopping(self):
             original(self)
             if self.state.step == step:
-                self._stop()
+                signal.raise_signal(signal.SIGINT)
 
         return stopping
 
@@ -150,7 +151,7 @@ def test_a_loss_that_is_not_finite_stops_with_step_layer_and_checkpoint(
     text = str(error.value)
     assert "at step" in text and "checkpoint is step 0" in text
     assert "weights" in text or "output of" in text
-    original = loop.Training._loss
+    original = Training._loss
 
     def poisoned(self, *tensors):
         if self.state.step >= 5:
@@ -158,7 +159,7 @@ def test_a_loss_that_is_not_finite_stops_with_step_layer_and_checkpoint(
                 self.parts.model.primary.conv.bias.fill_(float("inf"))
         return original(self, *tensors)
 
-    monkeypatch.setattr(loop.Training, "_loss", poisoned)
+    monkeypatch.setattr(Training, "_loss", poisoned)
     with pytest.raises(TorchcapsError, match="at step 5"):
         start(tiny_recipe, tmp_path / "poisoned")
 
@@ -180,7 +181,7 @@ def test_a_broken_state_replaces_no_good_checkpoint(tiny_recipe, tmp_path):
     training.step = poisoning
     training.save()
     with pytest.raises(TorchcapsError, match="at step 5"):
-        training.go()
+        go(training)
     kept = sorted(int(p.name) for p in training.run.checkpoints.iterdir())
     assert kept == [3, 4]
 
@@ -208,7 +209,7 @@ def test_a_gradient_that_is_not_finite_is_found_under_clipping_too(tiny_recipe, 
     hook = lambda m, i, o: Poison.apply(o) if training.state.step == 3 else o  # noqa: E731
     training.parts.model.primary.conv.register_forward_hook(hook)
     with pytest.raises(TorchcapsError, match="gradient of .* at step 3"):
-        training.go()
+        go(training)
 
 
 def test_first_bad_layer_is_the_first():

@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -13,19 +13,17 @@ from torchcaps.train.checkpoint import restore_model, write_atomic
 from torchcaps.train.recipe import to_dict
 from torchcaps.train.record import append_results, environment
 from torchcaps.train.run import Run
-
-if TYPE_CHECKING:
-    from torchcaps.train.loop import Training
+from torchcaps.train.training import Training
 
 
-def chosen_model(training: "Training") -> CapsuleModel:
+def chosen_model(training: Training) -> CapsuleModel:
     """A fresh model with the chosen weights, whole on this device whatever the strategy was."""
     model = build(training.recipe.model).to(training.parts.fabric.device)
     restore_model(model, training.best)
     return model.eval()
 
 
-def measure(training: "Training", model: CapsuleModel) -> list[dict[str, Any]]:
+def measure(training: Training, model: CapsuleModel) -> list[dict[str, Any]]:
     """The test split of the run's data and of every set in `evaluate`; validation beside it."""
     recipe, parts = training.recipe, training.parts
     splits = [
@@ -63,7 +61,7 @@ def _source(folder: str) -> dict[str, Any]:
     return {"recipe": recipe["name"], "seed": recipe["seed"], "commit": found["commit"]}
 
 
-def finish(training: "Training") -> dict[str, Any]:
+def finish(training: Training) -> dict[str, Any]:
     parts, recipe, run = training.parts, training.recipe, training.run
     model = chosen_model(training)
     results = measure(training, model)
