@@ -140,6 +140,7 @@ def test_a_wide_table_is_readable_in_a_terminal(capsys):
 def test_no_number_of_a_table_breaks_in_a_terminal_of_80(capsys, tmp_path):
     columns = get_table("mcae", "table1").columns
     fields = {"table": "table1", "split": "test", "metric": "accuracy", "protocol": "modified"}
+    fields["recipe"] = "any"
     written = [
         json.dumps({**fields, "row": row, "data": c.data[0], "seed": seed, "value": value})
         for row in ("MCAE", "MCAE (no pretraining)")

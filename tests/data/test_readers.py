@@ -122,6 +122,10 @@ def test_smallnorb_copy_without_train_poses_holds_toys_out(tmp_path):
         assert set(loaded.test.factors["instance"].tolist()) == {toy}
         for split in (loaded.train, loaded.val):
             assert set(split.factors["instance"].tolist()) == {1 - toy}
+    del arrays["train_instance"]
+    np.savez(tmp_path / "copy/smallnorb/smallnorb.npz", **arrays)
+    with pytest.raises(TorchcapsError, match="no toy 0"):
+        data.load("smallnorb,toy=0", tmp_path / "copy")
 
 
 def test_dsprites(tmp_path):

@@ -14,9 +14,10 @@ from torchcaps.train.recipe import DataSpec, HardwareSpec, Recipe
 from torchcaps.train.record import append_results
 
 
-def line(value, seed=0, row="CapsNet", data="affnist-like:mnist", **more):
+def line(value, seed=0, row="CapsNet", data="affnist-like:mnist", recipe="capsnet", **more):
     return {
         "paper": "robustness", "table": "table1", "row": row, "protocol": "ours", "seed": seed,
+        "recipe": recipe,
         "data": data, "split": "test", "metric": "accuracy", "value": value, **more,
     }  # fmt: skip
 
@@ -45,16 +46,21 @@ def test_cells_are_means_over_seeds(tmp_path):
     assert cell(tmp_path, column="MNIST")["mean"] == 99
 
 
-def test_a_column_of_several_data_sets_is_a_mean_over_them_too(tmp_path):
+def test_one_run_on_two_sets_of_a_column_counts_once(tmp_path):
+    write(tmp_path, [line(0.78), line(0.8, data="affnist")])
+    assert cell(tmp_path)["n"] == 1
+
+
+def test_recipes_that_fill_one_row_are_runs_of_it(tmp_path):
     table = get_table("mcae", "views")
     first, second = table.columns["novel azimuth"].data[:2]
     lines = [
-        {**line(value, seed, "best", data), "paper": "mcae", "table": "views"}
-        for value, seed, data in ((0.7, 0, first), (0.8, 0, second), (0.9, 1, second))
+        {**line(value, 0, "best", data, recipe), "paper": "mcae", "table": "views"}
+        for value, data, recipe in ((0.7, first, "one"), (0.9, second, "two"))
     ]
     (tmp_path / "mcae.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
     found = next(c for c in cells(table, tmp_path) if c["row"] == "best")
-    assert found["n"] == 3 and found["mean"] == pytest.approx(80)
+    assert found["n"] == 2 and found["mean"] == pytest.approx(80)
 
 
 def test_a_cell_without_a_run_is_empty_and_not_guessed(tmp_path):

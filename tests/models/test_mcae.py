@@ -1,8 +1,10 @@
 """Nothing of a removed patch is read; patches go out and come back; stages share their weights."""
 
+import json
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from queue import Queue
 from types import SimpleNamespace
 
 import pytest
@@ -16,6 +18,7 @@ from torchcaps.cli import main
 from torchcaps.errors import TorchcapsError
 from torchcaps.experiments import registry
 from torchcaps.experiments.chain import pretrained
+from torchcaps.experiments.reproduce import Job, run_job
 from torchcaps.layers.patches import Attention, from_patches, keep, put_back, to_patches
 from torchcaps.train import masked
 from torchcaps.train.loop import start
@@ -332,17 +335,29 @@ def test_the_vit_has_the_operations_that_the_paper_prints(channels, size, printe
 
 def test_rows_that_share_a_pretraining_wait_for_each_other(chain):
     """Two processes that train one folder would write over each other's checkpoints."""
-    folder = chain / "runs/little-pretrain-s0"
+    folder, said = chain / "runs/little-pretrain-s0", Queue()
+    row = registry.get_recipe("little/finetune")
     with ThreadPoolExecutor(1) as pool:
-        with claimed(folder):
-            ending = pool.submit(pretrained, registry.get_recipe("little/finetune"))
-            with pytest.raises(TimeoutError):
-                ending.result(timeout=1)
-            assert not folder.exists()
+        with claimed(folder, row):
+            ending = pool.submit(pretrained, row, SimpleNamespace(print=said.put))
+            assert "waiting" in said.get(timeout=60)
+            assert not folder.exists() and not ending.done()
+            start(registry.get_recipe("little/pretrain"), folder)
         assert ending.result(timeout=60).start_from == "runs/little-pretrain-s0"
+    assert not (chain / "runs/little-pretrain-s0-2").exists()
+
+
+def recorded(folder) -> list[str]:
+    lines = (folder / "other.jsonl").read_text().splitlines()
+    return [json.loads(line)["recipe"] for line in lines]
 
 
 def test_a_pretraining_is_recorded_with_its_row(chain):
-    assert main(["train", "little/finetune", "--record"]) == 0
-    lines = (chain / "results/other.jsonl").read_text()
-    assert "little/pretrain" in lines and "little/finetune" in lines
+    row = ["train", "little/finetune", "--record"]
+    assert main(row) == 0
+    assert {*recorded(chain / "results")} == {"little/pretrain", "little/finetune"}
+    assert main(["train", "little/pretrain", "--seed", "1"]) == 0
+    assert main([*row, "--seed", "1"]) == 0  # that had ended before
+    assert recorded(chain / "results").count("little/pretrain") == 12
+    assert run_job(Job("little/finetune", 2), "", chain / "others").error == ""
+    assert {*recorded(chain / "others")} == {"little/pretrain", "little/finetune"}

@@ -329,19 +329,21 @@ def test_a_run_that_is_being_trained_is_not_resumed(tiny_recipe, tmp_path):
     training = Training(tiny_recipe)
     training.run = Run.create(training.recipe, tmp_path / "run", {})
     training.save()
-    with ThreadPoolExecutor(1) as pool, claimed(training.run.folder):
+    with ThreadPoolExecutor(1) as pool, claimed(training.run.folder, tiny_recipe):
         with pytest.raises(TorchcapsError, match="another process is training it"):
             pool.submit(resume, training.run.folder).result()
     assert resume(training.run.folder).record()["results"]
 
 
-def test_of_many_processes_the_first_claims_for_all(monkeypatch, tmp_path):
-    def other() -> bool:
-        with claimed(tmp_path / "run"):
+def test_processes_of_one_run_do_not_wait_for_each_other(tiny_recipe, tmp_path):
+    pair = replace(tiny_recipe, hardware=HardwareSpec(devices=2))
+
+    def other(recipe: Recipe) -> bool:
+        with claimed(tmp_path / "run", recipe):
             return True
 
-    with ThreadPoolExecutor(1) as pool, claimed(tmp_path / "run"):
+    with ThreadPoolExecutor(1) as pool, claimed(tmp_path / "run", tiny_recipe):
         with pytest.raises(TorchcapsError):
-            pool.submit(other).result()
-        monkeypatch.setenv("LOCAL_RANK", "1")
-        assert pool.submit(other).result()
+            pool.submit(other, tiny_recipe).result()
+        assert pool.submit(other, pair).result()
+        assert other(tiny_recipe)  # whoever has it may claim again

@@ -49,7 +49,8 @@ def train(
     from torchcaps.train.loop import start
 
     to = Console(stderr=True) if json else console
-    _show_record(start(pretrained(recipe, to), out, to), json)
+    results = Path("results") if recipe.record else None
+    _show_record(start(pretrained(recipe, to, results), out, to), json)
 
 
 def train_help(recipe: Positional[Literal[tuple(recipes())]], /) -> None:  # pyright: ignore

@@ -146,11 +146,11 @@ def _cropped(data: Dataset, crop: int, seed: int) -> Dataset:
 
 def _without(split: Split, toy: int) -> tuple[Split, Split]:
     """The images of the other toys, and those of this one of each category."""
-    toys = split.factors["instance"].unique().tolist()
+    numbers = split.factors.get("instance", torch.empty(0))
+    toys = numbers.unique().tolist()
     if toy not in toys:
         raise TorchcapsError(f"smallnorb has no toy {toy} to hold out: its toys are {toys}.")
-    its = split.factors["instance"] == toy
-    return split[~its], split[its]
+    return split[numbers != toy], split[numbers == toy]
 
 
 @register(
@@ -160,7 +160,7 @@ def _without(split: Split, toy: int) -> tuple[Split, Split]:
 )
 def smallnorb(root: Path, *, seed: int, crop: int = 0, toy: int = -1) -> Dataset:
     """toy: one of each category that training lacks and validation has. Random images of toys that
-    training has say little: every model reads them all."""
+    training has say little: most models read them all."""
     train, test, note = _halves(root)
     data = with_validation("smallnorb", train, test, CLASSES, seed=seed, note=note)
     if toy != -1:
@@ -180,7 +180,8 @@ def _novel(root: Path, seed: int, toy: int, factor: str, seen: tuple[int, ...]) 
     train, test, note = _halves(root)
     views = torch.tensor(seen)
     if factor not in train.factors:
-        toy = int(test.factors["instance"].max()) if toy == -1 else toy
+        if toy == -1 and "instance" in test.factors:
+            toy = int(test.factors["instance"].max())
         train, test = _without(test, toy)
         note += f"; both halves are of its test half, toy {toy} of each category held for testing"
     elif toy != -1:

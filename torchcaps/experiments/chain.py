@@ -9,6 +9,7 @@ from torchcaps.errors import TorchcapsError
 from torchcaps.experiments.registry import get_recipe, has_protocol
 from torchcaps.train.loop import resume, start
 from torchcaps.train.recipe import Recipe
+from torchcaps.train.record import append_results
 from torchcaps.train.run import Run, claimed, folder_name
 
 _FILLED = {"in_channels", "image_size", "num_classes"}
@@ -44,28 +45,37 @@ def source_of(recipe: Recipe) -> Path:
     return Path("runs") / folder_name(recipe.before, _protocol(recipe), recipe.seed)
 
 
-def pretrained(recipe: Recipe, console: Console | None = None) -> Recipe:
+def pretrained(
+    recipe: Recipe, console: Console | None = None, results: Path | None = None
+) -> Recipe:
     """The recipe with `start_from` filled in; pretraining has its seed, data folder, hardware and,
-    where it knows that, protocol, and is recorded where the recipe is.
+    where it knows that, protocol. results: the folder that it is recorded in, by one process.
 
     A pretraining of that seed that stands in runs/ is used as it is, and gone on with if it was
-    stopped.
+    stopped; if another process is at it, this one waits.
     """
     if not recipe.before or recipe.start_from:
         return recipe
     first, folder = get_recipe(recipe.before, _protocol(recipe)), source_of(recipe)
     data = replace(first.data, root=recipe.data.root)
-    first = replace(
-        first, seed=recipe.seed, data=data, hardware=recipe.hardware, record=recipe.record
-    )
-    with claimed(folder, wait=True):  # several rows begin with one pretraining
-        if (folder / "recipe.json").exists():
-            if not same_run(folder, first):
-                raise TorchcapsError(
-                    f"{folder} is no run of {recipe.before} as it stands: move it away, or take "
-                    f"it by --from {folder}."
-                )
-            run = resume(folder, console)
-        else:
-            run = start(first, folder, console)
-    return replace(recipe, start_from=str(run.folder))
+    first = replace(first, seed=recipe.seed, data=data, hardware=recipe.hardware)
+    run = Run(folder)
+    if not run.record_file.exists():
+        with claimed(folder, first, console.print if console else lambda _: None):
+            if run.recipe_file.exists():
+                _check(folder, first)
+                resume(folder, console)
+            else:
+                start(first, folder, console)
+    _check(folder, first)
+    if results is not None and recipe.hardware.devices * recipe.hardware.num_nodes == 1:
+        append_results(run.record(), results)
+    return replace(recipe, start_from=str(folder))
+
+
+def _check(folder: Path, recipe: Recipe) -> None:
+    if not same_run(folder, recipe):
+        raise TorchcapsError(
+            f"{folder} is no run of {recipe.name} as it stands: move it away, or take it by "
+            f"--from {folder}."
+        )

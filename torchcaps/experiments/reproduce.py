@@ -101,14 +101,16 @@ def run_job(job: Job, data_root: str, results: Path) -> Done:
         sys.argv = job.command
         recipe = replace(get_recipe(job.recipe, job.protocol), seed=job.seed)
         recipe = replace(recipe, data=replace(recipe.data, root=data_root or recipe.data.root))
-        with job.folder.with_suffix(".log").open("a") as log, claimed(job.folder, wait=True):
+        with job.folder.with_suffix(".log").open("a") as log:
             console = Console(file=log)
-            if (job.folder / "recipe.json").exists():
-                if not same_run(job.folder, recipe):
-                    return Done(job, f"{job.folder} holds a run of another recipe; move it away.")
-                run = resume(job.folder, console)
-            else:
-                run = start(pretrained(recipe, console), job.folder, console)
+            with claimed(job.folder, recipe, console.print):
+                if (job.folder / "recipe.json").exists():
+                    if not same_run(job.folder, recipe):
+                        said = f"{job.folder} holds a run of another recipe; move it away."
+                        return Done(job, said)
+                    run = resume(job.folder, console)
+                else:
+                    run = start(pretrained(recipe, console, results), job.folder, console)
         append_results(Run(run.folder).record(), results)
         if job.measures:
             sys.argv = ["torchcaps", "measure", str(run.folder), *job.measures, "--record"]

@@ -78,7 +78,7 @@ def read_results(paper: str, folder: Path = Path("results")) -> list[dict[str, A
 def cells(table: Table, folder: Path = Path("results")) -> list[dict[str, Any]]:
     """A cell for every row and column, one for each protocol; n = 0 where nothing was run.
 
-    mean, std and best are over seeds and the column's data sets, in the paper's unit.
+    mean, std and best are over runs, in the paper's unit: seeds, and recipes that fill one row.
     """
     counted = (table.name, *table.sources)
     lines = [r for r in read_results(table.paper, folder) if r["table"] in counted]
@@ -93,12 +93,12 @@ def cells(table: Table, folder: Path = Path("results")) -> list[dict[str, Any]]:
         for name, column in table.columns.items():
             chosen = columns[name]
             for protocol in sorted(protocols):
-                by_seed = {
-                    (r["data"], r["seed"]): column.scale * r["value"]
+                by_run = {
+                    (r["recipe"], r["seed"]): column.scale * r["value"]
                     for r in chosen
                     if r["protocol"] == protocol
                 }
-                values = list(by_seed.values())
+                values = list(by_run.values())
                 found.append({
                     "paper": table.paper, "table": table.name, "row": row, "column": name,
                     "protocol": protocol,

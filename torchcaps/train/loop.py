@@ -124,7 +124,7 @@ def start(recipe: Recipe, out: Path | None = None, console: Console | None = Non
     begun = environment(training.parts.fabric.device)
     folder = str(Run.create(training.recipe, out, begun).folder) if training.chief else ""
     training.run = Run(Path(training.parts.fabric.broadcast(folder)))
-    with claimed(training.run.folder):
+    with claimed(training.run.folder, recipe):
         training.save()
         go(training)
     return training.run
@@ -133,14 +133,15 @@ def start(recipe: Recipe, out: Path | None = None, console: Console | None = Non
 def resume(folder: str | Path, console: Console | None = None) -> Run:
     """Go on from the last checkpoint; a run that had ended is left as it is."""
     run = Run.open(folder)
+    recipe = run.recipe()
     if not run.record_file.exists():
-        with claimed(run.folder):
-            _go_on(run, console)
+        with claimed(run.folder, recipe):
+            if not run.record_file.exists():  # it may have ended since
+                _go_on(run, recipe, console)
     return run
 
 
-def _go_on(run: Run, console: Console | None) -> None:
-    recipe = run.recipe()
+def _go_on(run: Run, recipe: Recipe, console: Console | None) -> None:
     begun = bool(checkpoint.numbered(run.checkpoints))  # else killed before the first: begin again
     # The checkpoint holds every weight, so what it began with may be gone.
     training = Training(replace(recipe, start_from="") if begun else recipe, console)

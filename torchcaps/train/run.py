@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +14,6 @@ from torchcaps.errors import TorchcapsError, require
 from torchcaps.train import recipe as recipes
 from torchcaps.train.checkpoint import write_atomic
 from torchcaps.train.recipe import Recipe
-
-_RANKS = ("RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "SLURM_PROCID")
-"""Which of many processes one is, as launchers say it."""
 
 
 def folder_name(recipe: str, protocol: str, seed: int) -> str:
@@ -141,23 +138,29 @@ def by_name(folders: Iterable[str | Path]) -> dict[str, Run]:
 
 
 @contextmanager
-def claimed(folder: Path, wait: bool = False) -> Iterator[None]:
-    """One process at a time trains a folder; wait: until another that is at it has ended.
+def claimed(
+    folder: Path, recipe: Recipe, waiting: Callable[[str], None] | None = None
+) -> Iterator[None]:
+    """One process at a time trains a folder: another is refused, or says so to `waiting` and waits.
 
-    The claim ends with the process, however that ends; whoever has it may claim again. Of many
-    processes of one run, the first claims for all.
+    The claim is a lock that ends with the process; whoever has it may claim again. Processes that
+    train one run together claim nothing, since they would wait for each other.
     """
-    if any(os.environ.get(name, "0") != "0" for name in _RANKS):
+    if recipe.hardware.devices * recipe.hardware.num_nodes > 1:
         yield
         return
     place = folder.resolve()
-    place.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(place.parent / f".{place.name}.lock", is_singleton=True)
     try:
-        lock.acquire(timeout=-1 if wait else 0)
-    except Timeout:
-        raise TorchcapsError(f"{folder}: another process is training it.") from None
-    except OSError as error:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            if waiting is None:
+                raise TorchcapsError(f"{folder}: another process is training it.") from None
+            waiting(f"Another process is training {folder}; waiting for it.")
+            lock.acquire()
+    except OSError as error:  # Timeout is one too, and is dealt with above
         raise TorchcapsError(f"{folder}: cannot be claimed ({error.strerror}).") from None
     try:
         yield

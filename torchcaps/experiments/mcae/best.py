@@ -1,8 +1,9 @@
 """`mcae/best`: the same network and the same inference, trained better. Ours, not the paper's.
 
-Pretraining is longer, on pixels normalised within their patch; finetuning crops photographs harder,
-pastes rectangles of other images, decays more and averages weights. Rows between it and Table 1's
-say which of the two it is. smallNORB's augmentation was chosen on toys that training lacked.
+Pretraining is on pixels normalised within their patch, and longer on photographs; finetuning crops
+photographs harder, pastes rectangles of other images, decays more and averages weights. Rows
+between it and Table 1's say which of the two it is. smallNORB's augmentation was chosen on toys
+that training lacked.
 """
 
 from dataclasses import replace
@@ -65,7 +66,7 @@ def hardened(recipe: Recipe, column: str, *more: str, cutmix: float = 0.5) -> Re
 
 for column in CROPS:
     short = slug(column)
-    add(f"best/pretrain-{short}", f"Longer pretraining on {column}.", longer(column))
+    add(f"best/pretrain-{short}", f"Pretraining of best on {column}.", longer(column))
     for row, before in ROWS.items():
         plain = finetuning("best", row, column, before.format(short))
         plain = replace(plain, epochs=EPOCHS[column][1])
