@@ -305,8 +305,11 @@ def test_the_decoder_starts_with_a_signal():
     assert seen["std"] > 0.9
 
 
-def test_route_weights_start_at_zero_or_with_a_spread():
-    plain, spread = model("finetune"), model("finetune", route_std=0.1)
+@pytest.mark.parametrize("name", ["mcae", "sr-capsnet"])
+def test_route_weights_start_at_zero_or_with_a_spread(name):
+    fields = TINY if name == "mcae" else {"num_types": 4, "dim": 4, "channels": 4}
+    plain = torchcaps.create_model(name, **fields)
+    spread = torchcaps.create_model(name, **fields, route_std=0.1)
     assert not plain.layers[0].route_weight.any()
     assert 0 < float(plain.classes.route_weight.detach().std()) < 0.02
     for part in (*spread.layers, spread.classes):
