@@ -68,7 +68,7 @@ def pretrained(
             else:
                 start(first, folder, console)
     _check(folder, first)
-    if results is not None and recipe.hardware.devices * recipe.hardware.num_nodes == 1:
+    if results is not None and recipe.hardware.processes == 1:
         append_results(run.record(), results)
     return replace(recipe, start_from=str(folder))
 

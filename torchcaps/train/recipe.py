@@ -91,6 +91,10 @@ class HardwareSpec:
     compile: Literal["none", "default", "graphs", "auto"] = "none"
     """torch.compile of forward and loss; `graphs` adds CUDA graphs; `auto`: that on a GPU."""
 
+    @property
+    def processes(self) -> int:
+        return self.devices * self.num_nodes
+
 
 @dataclass(frozen=True)
 class Recipe:

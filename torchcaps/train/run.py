@@ -146,7 +146,7 @@ def claimed(
     The claim is a lock that ends with the process; whoever has it may claim again. Processes that
     train one run together claim nothing, since they would wait for each other.
     """
-    if recipe.hardware.devices * recipe.hardware.num_nodes > 1:
+    if recipe.hardware.processes > 1:
         yield
         return
     place = folder.resolve()

@@ -49,7 +49,7 @@ add_table(
 )
 
 
-def longer(column: str, row: str = "pretraining, best", **fields: Any) -> Recipe:
+def best_pretraining(column: str, row: str = "pretraining, best", **fields: Any) -> Recipe:
     first = pretraining(column, LossSpec("cross_entropy", target="normalised"), row, **fields)
     return replace(first, epochs=EPOCHS[column][0])
 
@@ -66,7 +66,7 @@ def hardened(recipe: Recipe, column: str, *more: str, cutmix: float = 0.5) -> Re
 
 for column in CROPS:
     short = slug(column)
-    add(f"best/pretrain-{short}", f"Pretraining of best on {column}.", longer(column))
+    add(f"best/pretrain-{short}", f"Pretraining of best on {column}.", best_pretraining(column))
     for row, before in ROWS.items():
         plain = finetuning("best", row, column, before.format(short))
         plain = replace(plain, epochs=EPOCHS[column][1])
@@ -75,7 +75,7 @@ for column in CROPS:
         name = "best" if name == "best/imagenette" else name
         add(name, f"{column}, {row}.", hardened(plain, column))
 
-first = longer("Imagenette", "pretraining, best, ViT", backbone="vit")
+first = best_pretraining("Imagenette", "pretraining, best, ViT", backbone="vit")
 first = replace(
     first, epochs=300, optimiser=ADAMW, data=replace(first.data, augment=CROPS["Imagenette"])
 )

@@ -6,7 +6,7 @@ takes about a thousand steps with 10 labels a class and two thousand with 100.
 
 from dataclasses import replace
 
-from torchcaps.experiments.mcae.best import CROPS, hardened, longer
+from torchcaps.experiments.mcae.best import CROPS, best_pretraining, hardened
 from torchcaps.experiments.mcae.setting import ADAMW, add, finetuning, slug
 from torchcaps.experiments.mcae.table1 import COLUMNS
 from torchcaps.experiments.tables import Table, add_table
@@ -27,7 +27,7 @@ add_table(
 )
 for column, pretrained in EPOCHS.items():
     short = slug(column)
-    first = longer(column, "pretraining, few labels")
+    first = best_pretraining(column, "pretraining, few labels")
     data = replace(first.data, augment=CROPS[column])
     first = replace(first, epochs=pretrained, optimiser=ADAMW, data=data)
     add(f"few-labels/pretrain-{short}", f"Pretraining on {column} with AdamW.", first)

@@ -6,7 +6,7 @@ A copy of smallNORB without the poses of its train half tests on five toys, whic
 
 from dataclasses import replace
 
-from torchcaps.experiments.mcae.best import hardened, longer
+from torchcaps.experiments.mcae.best import best_pretraining, hardened
 from torchcaps.experiments.mcae.setting import add, finetuning, pretraining
 from torchcaps.experiments.tables import Column, Table, add_table
 from torchcaps.train.recipe import Recipe
@@ -62,7 +62,7 @@ for column, data in VIEWS.items():
         add(f"table4/{short}{'' if before else '-scratch'}", f"{column}, {row}.", made)
     for toy in TOYS:
         left, name = f"{data},toy={toy}", f"views/{short}-{toy}"
-        first = replace(on(left, longer("smallNORB")), epochs=100)
+        first = replace(on(left, best_pretraining("smallNORB")), epochs=100)
         add(f"{name}-pretrain", f"Pretraining for {column}, without toy {toy}.", first)
         for row, end, epochs in (
             ("best", "", 100),
