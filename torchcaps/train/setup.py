@@ -117,7 +117,7 @@ def make_fabric(recipe: Recipe) -> Fabric:
     torch.backends.cudnn.allow_tf32 = fast
     # Shapes do not change within a run, so cuDNN may try its algorithms once and keep the fastest.
     torch.backends.cudnn.benchmark = not torch.are_deterministic_algorithms_enabled()
-    started, wanted = int(os.environ.get("WORLD_SIZE", "1")), hardware.devices * hardware.num_nodes
+    started, wanted = int(os.environ.get("WORLD_SIZE", "1")), hardware.processes
     if started > 1 and started != wanted:
         raise TorchcapsError(
             f"{started} processes were started for {wanted}: say --hardware.devices and "
@@ -125,7 +125,7 @@ def make_fabric(recipe: Recipe) -> Fabric:
         )
     strategy: Any = hardware.strategy
     if strategy == "fsdp":
-        world = hardware.devices * hardware.num_nodes
+        world = hardware.processes
         strategy = ModelParallelStrategy(_shard, data_parallel_size=world, tensor_parallel_size=1)
     try:
         fabric = Fabric(
