@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test format clean
+.PHONY: demo test docs format clean
 
 demo: $(VENV)/installed
 	$(BIN)/torchcaps demo
@@ -12,6 +12,10 @@ test: $(VENV)/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/pyright
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+
+docs: $(VENV)/installed
+	$(BIN)/python -m torchcaps.cli.catalog
+	$(BIN)/python -m torchcaps.cli.docs README.md docs/*.md
 
 format: $(VENV)/installed-dev
 	$(BIN)/ruff format .

@@ -1,8 +1,7 @@
-"""What the benchmarks of whole training steps share: the clock, and the line that they record."""
+"""What the benchmarks share: the clock, and the line that they record."""
 
 import argparse
 import gc
-import json
 import re
 import time
 from collections.abc import Callable
@@ -12,6 +11,10 @@ from typing import Any
 import torch
 
 from torchcaps.train.record import environment
+from torchcaps.train.results import append
+
+FITS = 30_000
+"""Megabytes of a step up to which it is captured as a CUDA graph, unless told."""
 
 
 def clear() -> None:
@@ -24,8 +27,13 @@ def clear() -> None:
         torch.cuda.empty_cache()
 
 
-def timed(step: Callable[[], None], graph: bool = True, repeats: int = 20) -> tuple[float, float]:
-    """Milliseconds and peak MB of a step; on a GPU as a CUDA graph, unless it cannot be one."""
+def timed(
+    step: Callable[[], Any], graph: bool | None = None, seconds: float = 0.3
+) -> tuple[float, float]:
+    """Milliseconds, the median of five, and peak MB of a step; on a GPU as a CUDA graph.
+
+    graph: whether it can be one; None: where it fits
+    """
     if not torch.cuda.is_available():
         began = time.perf_counter()
         step()
@@ -37,25 +45,32 @@ def timed(step: Callable[[], None], graph: bool = True, repeats: int = 20) -> tu
             step()
     torch.cuda.current_stream().wait_stream(side)
     torch.cuda.synchronize()
+    gc.collect()  # what earlier rows left in cycles is not this row's memory
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     step()
     torch.cuda.synchronize()
     peak = torch.cuda.max_memory_allocated() / 1e6
     again = step
-    if graph:
+    if graph or (graph is None and peak < FITS):
         captured = torch.cuda.CUDAGraph()
         with torch.cuda.graph(captured):
             step()
         again = captured.replay
-        again()
+    once = _elapsed(again, 1)
+    repeats = max(2, min(70, int(seconds * 1000 / 3 / max(once, 1e-3))))
+    times = sorted(_elapsed(again, repeats) for _ in range(5))
+    return times[2], peak
+
+
+def _elapsed(step: Callable[[], Any], repeats: int) -> float:
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     begin.record()
     for _ in range(repeats):
-        again()
+        step()
     end.record()
     torch.cuda.synchronize()
-    return begin.elapsed_time(end) / repeats, peak
+    return begin.elapsed_time(end) / repeats
 
 
 def arguments(doc: str | None) -> argparse.ArgumentParser:
@@ -65,18 +80,22 @@ def arguments(doc: str | None) -> argparse.ArgumentParser:
     return parser
 
 
-def recorder(options: argparse.Namespace, device: str) -> Callable[[dict[str, Any]], None]:
-    """A function that prints a row and, with --record, appends it with where it comes from."""
-    torch.set_float32_matmul_precision("high")
-    torch.backends.cudnn.allow_tf32 = torch.backends.cudnn.benchmark = True
+def recorder(
+    options: argparse.Namespace, device: str, exact: bool = False
+) -> Callable[[dict[str, Any]], None]:
+    """A function that prints a row and, with --record, appends it with where it comes from.
+
+    exact: full float32 products, in place of tf32
+    """
+    torch.set_float32_matmul_precision("highest" if exact else "high")
+    torch.backends.cudnn.allow_tf32 = not exact
+    torch.backends.cudnn.benchmark = True
     facts = environment(torch.device(device))
     facts["command"] = re.sub(r" --results \S+", "", facts["command"])  # a path of one machine
 
     def done(row: dict[str, Any]) -> None:
         print(row, flush=True)
         if options.record:
-            options.results.parent.mkdir(parents=True, exist_ok=True)
-            with options.results.open("a") as file:
-                file.write(json.dumps({**row, **facts}) + "\n")
+            append(options.results, [{**row, **facts}])
 
     return done

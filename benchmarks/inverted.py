@@ -37,9 +37,10 @@ class Everything(nn.Module):
         primary = model.primary_norm(model.primary(model.backbone(model.normalise(images))))
         poses = [primary]
         for number in range(len(model.layers)):
-            poses.append(model.attend(number, poses[-1], None)[0])
+            poses.append(model.attend(number, poses[-1], None).poses)
         for _ in range(self.passes - 1):
-            moved = [model.attend(n, poses[n], poses[n + 1])[0] for n in range(len(model.layers))]
+            numbers = range(len(model.layers))
+            moved = [model.attend(n, poses[n], poses[n + 1]).poses for n in numbers]
             poses = [primary, *moved]
         return model.head(poses[-1]).squeeze(-1)
 

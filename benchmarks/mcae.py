@@ -10,20 +10,22 @@ one small step of each, to see it run.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 from clock import arguments, clear, recorder, timed
-from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from torchcaps.data import Batch
 from torchcaps.experiments import get_recipe
 from torchcaps.experiments.mcae.setting import SETTINGS, slug
 from torchcaps.models.mcae import MCAE
 from torchcaps.models.registry import build
-from torchcaps.train.masked import masked_loss
-from torchcaps.train.recipe import LossSpec
+from torchcaps.train.tasks import make_task
+
+SHAPES = {"MNIST": (1, 28), "Fashion": (1, 28), "smallNORB": (1, 32), "CIFAR-10": (3, 32)}
 
 
 def millions(model: MCAE) -> dict[str, float]:
@@ -40,37 +42,35 @@ def millions(model: MCAE) -> dict[str, float]:
     return {"backbone_mmacs": round(counts[0] / 2, 2), "mflops": round(counts[1], 1)}
 
 
-def mcae(recipe: str) -> MCAE:
-    model = build(get_recipe(recipe).model)
-    assert isinstance(model, MCAE)
-    return model
+def task_of(recipe: str, column: str) -> Any:
+    """The task of a recipe, for images of a data set's shape."""
+    channels, size = SHAPES.get(column, (3, 64))
+    chosen = get_recipe(recipe)
+    model = build(replace(chosen.model, in_channels=channels, image_size=size))
+    return make_task(model, chosen.task)
 
 
-def stepper(model: MCAE, batch: int, device: str) -> Callable[[], None]:
-    from torchcaps.data import Batch
-
-    shape = model.config.image_shape
+def stepper(task: Any, batch: int, device: str) -> Callable[[], None]:
+    shape = task.model.config.image_shape
     data = Batch(torch.rand(batch, *shape, device=device), torch.zeros(batch, device=device).long())
-    made: Any = torch.compile(model) if device == "cuda" else model
-    optimiser = torch.optim.SGD(model.parameters(), 0.1, 0.9, fused=device == "cuda")
+    made: Any = torch.compile(task) if device == "cuda" else task
+    optimiser = torch.optim.SGD(task.parameters(), 0.1, 0.9, fused=device == "cuda")
 
     def step() -> None:
         optimiser.zero_grad(set_to_none=True)
         with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
-            if model.options.stage == "pretrain":
-                loss = masked_loss(made, data, LossSpec())["loss"]
-            else:
-                loss = nn.functional.nll_loss(made(data.images).logits.float(), data.labels)
+            loss = made(data)["loss"]
         loss.backward()
         optimiser.step()
 
     return step
 
 
-def training(model: MCAE, column: str, batch: int, device: str) -> dict[str, Any]:
+def training(task: Any, column: str, batch: int, device: str) -> dict[str, Any]:
     torch.manual_seed(0)
+    model: MCAE = task.model
     c = model.options
-    ms, peak = timed(stepper(model.to(device).train(), batch, device))
+    ms, peak = timed(stepper(task.to(device).train(), batch, device))
     row = {"op": f"training step, mcae {c.stage}, {column}", "ms": round(ms, 3),
            "shape": "x".join(map(str, (batch, *c.image_shape))), "peak_mb": round(peak, 1),
            "dtype": "bf16" if device == "cuda" else "fp32", "impl": "ours",
@@ -92,13 +92,13 @@ def main() -> None:
     for column in options.sets:
         name = slug(column)
         for recipe in (f"mcae/table1/{name}-scratch", f"mcae/ablations/vit-{name}-scratch"):
-            model = mcae(recipe)
+            model: MCAE = task_of(recipe, column).model
             shape = "x".join(map(str, model.config.image_shape))
             op = f"operations of an image, mcae {model.options.backbone}, {column}"
             done({"op": op, "shape": shape, "impl": "ours", **millions(model)})
         for recipe in (f"mcae/pretrain/{name}", f"mcae/table1/{name}-scratch"):
             clear()
-            done(training(mcae(recipe), column, batch, device))
+            done(training(task_of(recipe, column), column, batch, device))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Whole training steps: forward, loss, backward and Adam, in one CUDA graph.
+"""Whole training steps: a task's forward, backward and Adam, in one CUDA graph.
 
     python benchmarks/models.py [MODEL …] [--dtype tf32|bf16] [--record]
 
@@ -16,9 +16,10 @@ import torch
 from clock import arguments, clear, recorder, timed
 from torch import Tensor, nn
 
-from torchcaps.layers import ConvCaps, DenseCaps, PrimaryCaps
-from torchcaps.losses import margin_loss
+from torchcaps.data import Batch
+from torchcaps.layers import EM, ConvCaps, DenseCaps, PrimaryCaps
 from torchcaps.models import create_model
+from torchcaps.train.tasks import Classify, make_task
 
 PUBLIC = {"capsnet-28": 12.3, "sr": 73.0, "em": 761.0}
 """Milliseconds of the best public code on an H200 (tf32, eager); see docs/gpu.md."""
@@ -51,7 +52,7 @@ def _sr() -> nn.Module:
 
 def _em() -> nn.Module:
     stem = nn.Sequential(nn.Conv2d(1, 32, 5, 2, 0), nn.ReLU())
-    options = {"routing": "em", "num_iters": 2, "matrix": True}
+    options: dict[str, Any] = {"routing": EM(2), "matrix": True}
     layers = [ConvCaps(32, 16, 32, 16, 3, 2, **options), ConvCaps(32, 16, 32, 16, 3, 1, **options)]
     last = DenseCaps(4 * 4 * 32, 16, 5, 16, shared=32, coordinates=True, **options)
     return Stack(stem, 32, layers, last)
@@ -92,40 +93,53 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], int]] = {
 }
 
 
-def loss_of(found: Any, images: Tensor, labels: Tensor) -> Tensor:
-    if isinstance(found, Tensor):
-        return nn.functional.nll_loss((found.float() + 1e-6).log(), labels)
-    loss = margin_loss(found.lengths.float(), labels).mean()
-    if found.reconstruction is not None:
-        loss = (
-            loss
-            + 0.0005 * (found.reconstruction.float() - images).square().flatten(1).sum(1).mean()
-        )
-    return loss
+class Classes(nn.Module):
+    """The loss of a stack of layers that gives activations of classes."""
+
+    def __init__(self, model: nn.Module):
+        super().__init__()
+        self.model = model
+
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
+        active = self.model(batch.images).float()
+        return {"loss": nn.functional.nll_loss((active + 1e-6).log(), batch.labels)}
 
 
-def gpu(name: str, dtype: str) -> dict[str, Any]:
-    make, shape, classes = MODELS[name]
+def task_of(name: str, device: str) -> nn.Module:
+    """A model of the registry with its task, as training has it; a stack with a plain loss."""
     torch.manual_seed(0)
-    images, labels = (
-        torch.rand(shape, device="cuda"),
-        torch.randint(classes, shape[:1], device="cuda"),
-    )
-    model = make().cuda().to(memory_format=torch.channels_last)  # pyright: ignore
-    capsnet = name.startswith("capsnet")
-    compiled = torch.compile(model)
-    optimiser = torch.optim.Adam(model.parameters(), fused=True, capturable=True)
+    model: Any = MODELS[name][0]().to(device)
+    model = model.to(memory_format=torch.channels_last)
+    if name == "sr":
+        return make_task(model, Classify("cross_entropy"))
+    return make_task(model, Classify()) if name.startswith("capsnet") else Classes(model)
+
+
+def batch_of(name: str, device: str) -> Batch:
+    _, shape, classes = MODELS[name]
+    labels = torch.randint(classes, shape[:1], device=device)
+    return Batch(torch.rand(shape, device=device), labels)
+
+
+def stepper(name: str, dtype: str) -> Callable[[], None]:
+    task, batch = task_of(name, "cuda"), batch_of(name, "cuda")
+    compiled = torch.compile(task)
+    optimiser = torch.optim.Adam(task.parameters(), fused=True, capturable=True)
 
     def step() -> None:
         optimiser.zero_grad(set_to_none=True)
         with torch.autocast("cuda", torch.bfloat16, enabled=dtype == "bf16"):
-            found = compiled(images, labels) if capsnet else compiled(images)
-        loss_of(found, images, labels).backward()
+            loss = compiled(batch)["loss"]
+        loss.backward()
         optimiser.step()
 
-    ms, peak = timed(step)
-    row = {"op": f"training step, {name}", "shape": "x".join(map(str, shape)), "dtype": dtype,
-           "impl": "fused, compiled, CUDA graph", "ms": round(ms, 4),
+    return step
+
+
+def gpu(name: str, dtype: str) -> dict[str, Any]:
+    ms, peak = timed(stepper(name, dtype))
+    row = {"op": f"training step, {name}", "shape": "x".join(map(str, MODELS[name][1])),
+           "dtype": dtype, "impl": "fused, compiled, CUDA graph", "ms": round(ms, 4),
            "peak_mb": round(peak, 1)}  # fmt: skip
     if name in PUBLIC:
         row["ratio_public"] = round(PUBLIC[name] / row["ms"], 1)
@@ -137,26 +151,11 @@ def profile(name: str, dtype: str) -> None:
     from torch.profiler import ProfilerActivity
     from torch.profiler import profile as profiler
 
-    make, shape, classes = MODELS[name]
-    images, labels = (
-        torch.rand(shape, device="cuda"),
-        torch.randint(classes, shape[:1], device="cuda"),
-    )
-    model = make().cuda().to(memory_format=torch.channels_last)  # pyright: ignore
-    compiled = torch.compile(model)
-    optimiser = torch.optim.Adam(model.parameters(), fused=True)
-    with torch.autocast("cuda", torch.bfloat16, enabled=dtype == "bf16"):  # compile first
-        output = compiled(images, labels) if name.startswith("capsnet") else compiled(images)
-    loss_of(output, images, labels).backward()
+    step = stepper(name, dtype)
+    step()  # compiles
     with profiler(activities=[ProfilerActivity.CUDA]) as found:
         for _ in range(3):
-            with torch.autocast("cuda", torch.bfloat16, enabled=dtype == "bf16"):
-                output = (
-                    compiled(images, labels) if name.startswith("capsnet") else compiled(images)
-                )
-            loss_of(output, images, labels).backward()
-            optimiser.step()
-            optimiser.zero_grad()
+            step()
     print(found.key_averages().table(sort_by="self_device_time_total", row_limit=14,
                                      max_name_column_width=60))  # fmt: skip
 
@@ -164,19 +163,18 @@ def profile(name: str, dtype: str) -> None:
 def cpu() -> list[dict[str, Any]]:
     """Two cores, batch 32: the whole step, and the routing's share of it."""
     torch.set_num_threads(2)
-    images, labels = torch.rand(32, 1, 28, 28), torch.randint(10, (32,))
-    torch.manual_seed(0)
-    model = create_model("capsnet")
-    optimiser = torch.optim.Adam(model.parameters())
+    batch = batch_of("capsnet-28", "cpu")[slice(0, 32)]
+    task: Any = task_of("capsnet-28", "cpu")
+    optimiser = torch.optim.Adam(task.parameters())
     poses = torch.randn(32, 1152, 8, requires_grad=True)
 
     def whole() -> None:
         optimiser.zero_grad()
-        loss_of(model(images, labels), images, labels).backward()
+        task(batch)["loss"].backward()
         optimiser.step()
 
     def routing() -> None:
-        model.classes(poses).poses.sum().backward()  # pyright: ignore
+        task.model.classes(poses).poses.sum().backward()
 
     rows = []
     for op, function in (("training step", whole), ("routing of a training step", routing)):

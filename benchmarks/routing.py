@@ -8,16 +8,14 @@ timed. Times are replays of a CUDA graph (no launch gaps, for anyone), or events
 would not fit. Memory is what a plain call allocates at its peak, inputs and gradients included.
 """
 
-import argparse
-import gc
 import json
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
+from clock import arguments, clear, recorder, timed
 from torch import Tensor
 
 from torchcaps.functional import squash
@@ -29,7 +27,6 @@ from torchcaps.routing import (
     self_routing,
     unfold,
 )
-from torchcaps.train.record import environment
 
 PEAK = {"fp32": 67e12, "tf32": 495e12, "bf16": 989e12}
 """Operations a second, by the data sheet of an H200; memory 4.8e12 bytes a second."""
@@ -180,44 +177,6 @@ def check(op: Op, dtype: str, kind: torch.dtype) -> float:
     return worst
 
 
-def measure(function: Callable[[], Any], seconds: float = 0.3) -> tuple[float, float]:
-    """Milliseconds and peak megabytes."""
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            function()
-    torch.cuda.current_stream().wait_stream(side)
-    torch.cuda.synchronize()
-    gc.collect()  # what earlier rows left in cycles is not this row's memory
-    torch.cuda.empty_cache()
-    torch.cuda.reset_peak_memory_stats()
-    function()
-    torch.cuda.synchronize()
-    peak = torch.cuda.max_memory_allocated() / 1e6
-    run, graph = function, None
-    if peak < 30_000:
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            function()
-        run = graph.replay
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    begin.record()
-    run()
-    end.record()
-    torch.cuda.synchronize()
-    repeats = max(3, min(200, int(seconds * 1000 / max(begin.elapsed_time(end), 1e-3))))
-    times = []
-    for _ in range(5):
-        begin.record()
-        for _ in range(repeats // 3 + 1):
-            run()
-        end.record()
-        torch.cuda.synchronize()
-        times.append(begin.elapsed_time(end) / (repeats // 3 + 1))
-    return sorted(times)[2], peak
-
-
 def compare(op: Op, dtype: str, record: Callable[[dict[str, Any]], None]) -> None:
     kind = torch.bfloat16 if dtype == "bf16" else torch.float32
     worst = check(op, dtype, kind)
@@ -227,7 +186,7 @@ def compare(op: Op, dtype: str, record: Callable[[dict[str, Any]], None]) -> Non
     def time(impl: str, function: Callable[..., tuple[Tensor, ...]]) -> None:
         torch._dynamo.reset()
         try:
-            rows[impl] = measure(lambda: step(function, tensors))
+            rows[impl] = timed(lambda: step(function, tensors))
         except torch.OutOfMemoryError:
             print(f"  {impl}: out of memory", flush=True)
         torch.cuda.empty_cache()
@@ -258,8 +217,6 @@ def compare(op: Op, dtype: str, record: Callable[[dict[str, Any]], None]) -> Non
             "floor_fraction": round(floor / ms, 4),
             "error": worst,
         }
-        ratios = f"{row['ratio_compile']} x compile, {row['ratio_eager']} x eager"
-        print(f"  {impl:20} {ms:9.3f} ms {peak:10.1f} MB   {ratios}", flush=True)
         record(row)
 
 
@@ -278,46 +235,43 @@ def scaling(record: Callable[[dict[str, Any]], None]) -> None:
             op.options = {"num_iters": iters}
             batch = 32 if parents > 64 else 128
             tensors = op.tensors(batch, torch.float32, "cuda")
-            ms, peak = measure(lambda op=op, t=tensors: step(lambda x: op(x, "triton"), t), 0.05)
+            ms, peak = timed(
+                lambda op=op, t=tensors: step(lambda x: op(x, "triton"), t), seconds=0.05
+            )
             shape = f"I={children} J={parents} T={iters} batch {batch}"
-            print(f"{name:14} {shape:34} {ms:9.3f} ms {peak:10.1f} MB", flush=True)
             record({"op": f"dynamic, scaling in {name}", "shape": shape, "dtype": "tf32",
                     "impl": "fused", "ms": round(ms, 4), "peak_mb": round(peak, 1)})  # fmt: skip
 
 
 def draw_scaling(results: Path, to: Path) -> None:
-    """The figure of docs/gpu.md, from the recorded lines alone."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
+    """The figure of docs/gpu.md, from the recorded lines alone: time above, memory below."""
+    from torchcaps.analysis.figure import new_figure
 
     lines = [json.loads(line) for line in results.read_text().splitlines()]
     names = [n for n in SWEEPS if any(r["op"] == f"dynamic, scaling in {n}" for r in lines)]
-    figure, axes = plt.subplots(1, len(names), figsize=(4.2 * len(names), 3.4), squeeze=False)
-    for axis, name in zip(axes[0], names, strict=True):
+    figure = new_figure(3 * len(names), 4.6)
+    grid = figure.subplots(2, len(names), squeeze=False, sharex="col")
+    for column, name in enumerate(names):
         found = [r for r in lines if r["op"] == f"dynamic, scaling in {name}"]
-        for batch, marker in ((128, "o-"), (32, "s-")):
-            rows = [r for r in found if r["shape"].endswith(f"batch {batch}")]
-            size = [int(r["shape"].split(f"{name[-1]}=")[1].split()[0]) for r in rows]
-            if rows:
-                label = f"batch {batch}"
-                axis.loglog(size, [r["ms"] for r in rows], marker, color="C0", label=f"ms, {label}")
-                memory = [r["peak_mb"] for r in rows]
-                axis.loglog(size, memory, marker, color="0.6", label=f"MB, {label}")
-        axis.set_xlabel(name)
-        axis.legend(frameon=False, fontsize=8)
-    axes[0][0].set_title("dynamic routing, fused, forward + backward", fontsize=10)
-    figure.tight_layout()
+        for row, (key, label) in enumerate((("ms", "milliseconds"), ("peak_mb", "megabytes"))):
+            axes = grid[row][column]
+            for batch, marker in ((128, "o-"), (32, "s-")):
+                rows = [r for r in found if r["shape"].endswith(f"batch {batch}")]
+                size = [int(r["shape"].split(f"{name[-1]}=")[1].split()[0]) for r in rows]
+                if rows:
+                    axes.loglog(size, [r[key] for r in rows], marker, label=f"batch {batch}")
+            axes.grid(alpha=0.3)
+            axes.set_ylabel(label if not column else "")
+        grid[0][column].legend(frameon=False, fontsize=8)
+        grid[1][column].set_xlabel(name)
+    figure.suptitle("dynamic routing, fused, forward and backward", fontsize=10)
     figure.savefig(to, dpi=130)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = arguments(__doc__)
     parser.add_argument("ops", nargs="*", default=list(OPS), help=", ".join([*OPS, "scaling"]))
     parser.add_argument("--dtype", choices=list(PEAK), default="tf32")
-    parser.add_argument("--record", action="store_true")
-    parser.add_argument("--results", type=Path, default=Path("results/benchmarks.jsonl"))
     parser.add_argument("--plot", type=Path, help="only draw the recorded scaling, as this file")
     options = parser.parse_args()
     if options.plot:
@@ -326,18 +280,9 @@ def main() -> None:
         raise SystemExit(f"{', '.join(unknown)}: not among {', '.join([*OPS, 'scaling'])}.")
     if not torch.cuda.is_available():
         raise SystemExit("This benchmark needs a GPU.")
-    torch.set_float32_matmul_precision("highest" if options.dtype == "fp32" else "high")
-    torch.backends.cudnn.allow_tf32 = options.dtype != "fp32"
-    facts = environment(torch.device("cuda"))
-    facts["command"] = re.sub(r" --results \S+", "", facts["command"])  # a path of one machine
-
-    def record(row: dict[str, Any]) -> None:
-        if options.record:
-            options.results.parent.mkdir(parents=True, exist_ok=True)
-            with options.results.open("a") as file:
-                file.write(json.dumps({**row, **facts}) + "\n")
-
+    record = recorder(options, "cuda", exact=options.dtype == "fp32")
     for name in options.ops:
+        clear()
         if name == "scaling":
             scaling(record)
         else:

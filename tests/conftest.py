@@ -1,6 +1,7 @@
 """Shared fixtures: one thread (tiny work is faster so), the embedded digits, a tiny recipe."""
 
 import os
+from dataclasses import replace
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -13,7 +14,10 @@ if not torch.cuda.is_available():  # must stand before anything imports Triton
 from hypothesis import settings
 
 from torchcaps import data
+from torchcaps.data import registry as data_registry
+from torchcaps.experiments import tables
 from torchcaps.models.registry import model_config
+from torchcaps.train import registry as recipe_registry
 from torchcaps.train.recipe import DataSpec, Recipe
 
 torch.set_num_threads(1)
@@ -46,3 +50,24 @@ def tiny_recipe() -> Recipe:
         data=DataSpec("digits", ("translate:2",)),
         model=model_config("capsnet", **TINY_CAPSNET),
     )
+
+
+@pytest.fixture
+def registered(monkeypatch):
+    """Recipes, tables and data sets that are there for one test: the only place that knows how."""
+
+    class Registered:
+        def recipe(self, name, made, printed=None):
+            monkeypatch.setitem(recipe_registry._RECIPES, name, None)
+            monkeypatch.setitem(recipe_registry._AS_PRINTED, name, None)
+            del recipe_registry._AS_PRINTED[name]
+            recipe_registry.add_recipe(name, f"{name}.", made, printed)
+
+        def table(self, table):
+            monkeypatch.setitem(tables._TABLES, (table.paper, table.name), table)
+
+        def data(self, name, load):
+            entry = replace(data_registry.entry(name), load=load)
+            monkeypatch.setitem(data_registry._ENTRIES, name, entry)
+
+    return Registered()

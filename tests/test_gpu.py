@@ -8,8 +8,9 @@ import torch
 
 from torchcaps import data
 from torchcaps.data import Augment, Batch, Loader
+from torchcaps.errors import Interrupted
 from torchcaps.functional import draws
-from torchcaps.train.loop import Interrupted, resume, start
+from torchcaps.train.loop import resume, start
 from torchcaps.train.recipe import HardwareSpec
 from torchcaps.train.training import Training
 

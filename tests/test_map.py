@@ -1,6 +1,9 @@
 """The house keeps its shape: who imports whom, and a line in the map for every module."""
 
 import ast
+import importlib
+import re
+import sys
 from pathlib import Path
 
 import torchcaps
@@ -8,6 +11,20 @@ import torchcaps
 ROOT = Path(torchcaps.__file__).parent
 LINES = (torchcaps.__doc__ or "").splitlines()
 ROOMS = {line.split()[1]: int(line[0]) for line in LINES if line[:1].isdigit()}
+
+
+def mapped() -> set[str]:
+    """Every module of the map, by its path: a line's first words, in the rooms above it."""
+    found, folders = set(), []
+    for line in LINES:
+        depth = (len(line) - len(line.lstrip())) // 4
+        words = re.match(r"(?:\d )?([\w, ]+?)(?:  +\S.*)?$", line.strip())
+        if not words or not (line[:1].isdigit() or line.startswith("    ")):
+            continue
+        names = [name.strip() for name in words[1].split(",")]
+        folders = [*folders[:depth], names[0]]
+        found |= {"/".join([*folders[:depth], name]) for name in names}
+    return found
 
 
 def modules() -> list[Path]:
@@ -44,10 +61,34 @@ def test_a_room_imports_only_smaller_numbers():
             assert ROOMS[other] < ROOMS[own], f"{path.relative_to(ROOT)} imports {other}"
 
 
-def test_every_module_has_its_line_in_the_map():
-    words = set((torchcaps.__doc__ or "").replace(",", " ").split())
-    for path in modules():
-        assert path.stem in words, f"{path.relative_to(ROOT)} is not in the map"
+def test_every_module_has_its_line_in_the_map_and_every_line_its_module():
+    """By path, so that `views` of the models is not taken for `views` of the analysis."""
+    here = {str(path.relative_to(ROOT).with_suffix("")) for path in modules()}
+    folders = {str(p.parent.relative_to(ROOT)) for p in ROOT.rglob("__init__.py")} - {"."}
+    assert here | folders == mapped()
+
+
+def test_no_public_name_hides_a_module():
+    """`import torchcaps.train.loop as m` must give the module, whatever the package exports."""
+    for path in ROOT.rglob("*.py"):
+        if path.name == "__main__.py":
+            continue
+        parts = path.relative_to(ROOT.parent).with_suffix("").parts
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        if ".kernels." in name:  # Triton is not everywhere
+            continue
+        module = importlib.import_module(name)
+        parent, _, last = name.rpartition(".")
+        if parent:
+            assert getattr(sys.modules[parent], last) is module, name
+
+
+def test_every_test_stands_where_its_module_stands():
+    """tests/<room>/test_<module>.py, or a name of its own in that room."""
+    tests = Path(__file__).parent
+    for path in tests.rglob("test_*.py"):
+        room_of = path.relative_to(tests).parent
+        assert room_of == Path(".") or (ROOT / room_of).is_dir(), path
 
 
 def test_files_stay_short_and_there_is_no_utils():

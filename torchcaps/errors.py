@@ -9,12 +9,18 @@ class TorchcapsError(Exception):
     """Something the user can mend. The command line prints its text and exits with 1."""
 
 
-def nearest(word: str, choices: list[str]) -> str:
-    """' Did you mean …?' for a misspelt name, or the choices when nothing is near."""
+class Interrupted(Exception):
+    """Ctrl-C: a run stands in its folder, which is what this says, and can be resumed."""
+
+
+def nearest(word: str, choices: list[str], most: int = 40) -> str:
+    """'Did you mean …?' for a misspelt name, or the choices when nothing is near and there are not
+    too many of them.
+    """
     close = get_close_matches(word, choices, n=1, cutoff=0.5)
     if close:
         return f"Did you mean {close[0]!r}?"
-    return f"There are: {', '.join(sorted(choices))}."
+    return f"There are: {', '.join(sorted(choices))}." if len(choices) <= most else ""
 
 
 def require(package: str, extra: str) -> Any:

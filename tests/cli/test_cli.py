@@ -1,16 +1,26 @@
 """The command line as a person uses it: words in, text and an exit code out."""
 
+import ast
+import dataclasses
+import inspect
 import json
 import re
+import subprocess
+import sys
+import textwrap
 
 import pytest
 
 from torchcaps.cli import main
-from torchcaps.experiments import get_table
+from torchcaps.cli.commands import COMMANDS
+from torchcaps.experiments import get_table, recipes
+from torchcaps.models.registry import models
+from torchcaps.train.recipe import DataSpec, HardwareSpec, OptimiserSpec, Recipe, ScheduleSpec
+from torchcaps.train.tasks import tasks
 
 TINY = [
     "--epochs", "1", "--batch-size", "500", "--model.channels", "4", "--model.num-types", "2",
-    "--model.hidden", "8", "--evaluate",
+    "--model.hidden", "8", "--measures",
 ]  # fmt: skip
 
 
@@ -32,28 +42,121 @@ def test_list(capsys):
         assert word in text
     assert main(["list", "models", "--json"]) == 0
     assert "convnet-avg" in json.loads(capsys.readouterr().out)["models"]
+    for kind, word in (("measures", "linear"), ("routings", "em"), ("tasks", "masked")):
+        assert main(["list", kind]) == 0
+        assert word in capsys.readouterr().out
+
+
+def test_list_never_cuts_a_name(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    assert main(["list", "recipes"]) == 0
+    text = capsys.readouterr().out
+    assert "…" not in text and all(re.search(rf"^{re.escape(n)} ", text, re.M) for n in recipes())
+
+
+def test_list_of_runs_has_their_status(run, capsys, monkeypatch):
+    monkeypatch.chdir(run.parent.parent)
+    (run.parent.parent / "runs").symlink_to(run.parent)
+    assert main(["list", "runs"]) == 0
+    assert "runs/run  finished, CapsNet, seed 0" in capsys.readouterr().out
+
+
+def test_the_catalog_is_what_is_registered():
+    """In a process of its own: tests register things too."""
+    code = (
+        "from torchcaps.cli.catalog import FILE, text; raise SystemExit(FILE.read_text() != text())"
+    )
+    done = subprocess.run([sys.executable, "-c", code])
+    assert done.returncode == 0, "make docs"
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--version"], ["list"], ["completion", "bash"], []])
+def test_help_lists_and_completion_need_no_torch(words):
+    code = "import sys; from torchcaps.cli import main; main(sys.argv[1:]); "
+    code += "sys.exit('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.strip(), done.stderr
+
+
+def test_importing_torchcaps_imports_nothing_else():
+    code = "import sys, torchcaps; dir(torchcaps); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+    code = "import torchcaps as t; t.fit, t.load, t.data.load, t.create_model, t.Recipe, t.layers"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
 def test_help_of_everything(capsys):
     assert main([]) == 0 and main(["--help"]) == 0
     text = said(capsys)
-    from torchcaps.cli.commands import COMMANDS
-
     for command in COMMANDS:
         assert command in text
         assert main([command, "--help"]) == 0
     assert main(["train", "demo/capsnet", "--help"]) == 0
-    assert "--model.routing" in said(capsys)
+    text = said(capsys)
+    assert "--model.routing" in text and "--task.loss" in text and "mask-ratio" not in text
+    assert main(["train", "mcae/pretrain", "--help"]) == 0
+    text = said(capsys)
+    assert "--task.mask-ratio" in text and "--task.loss" not in text
+
+
+def test_train_alone_says_what_to_type(capsys):
+    assert main(["train"]) == 2
+    error = capsys.readouterr().err
+    assert "torchcaps train demo/capsnet" in error and len(error.splitlines()) == 2
+    assert main(["train", "--help"]) == 0
+    assert "torchcaps list recipes" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", [n for n in COMMANDS if n != "train"])
+def test_every_option_has_a_sentence(name, capsys):
+    """Of every argument of every command: its help begins with a capital and ends with a stop."""
+    lines = inspect.getdoc(COMMANDS[name]).partition("Args:")[2].splitlines()
+    documented = dict(line.strip().split(": ", 1) for line in lines if ": " in line)
+    for parameter in inspect.signature(COMMANDS[name]).parameters:
+        text = documented[parameter]
+        assert text.endswith(".") and (text[0].isupper() or text.startswith(("get:", "`paper`"))), (
+            text
+        )
+    assert main([name, "--help"]) == 0
+    shown = said(capsys)
+    assert "{None}" not in shown and "(default: None)" not in shown
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [Recipe, DataSpec, OptimiserSpec, ScheduleSpec, HardwareSpec, *tasks().values(),
+     *{type(m.config): 0 for m in models()}],
+    ids=lambda k: k.__name__,
+)  # fmt: skip
+def test_every_field_has_a_sentence_with_its_subject(kind):
+    """The string below a field is its help."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(kind)))
+    body = tree.body[0].body
+    told = {}
+    for field, text in zip(body, body[1:], strict=False):
+        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
+            told[field.target.id] = text.value.value
+    for field in dataclasses.fields(kind):
+        groups = ("data", "model", "task", "optimiser", "schedule", "hardware")
+        if field.name in kind.__annotations__ and field.name not in ("_", *groups):
+            words = told[field.name].strip()
+            assert words.endswith((".", "…")), field.name
+            assert not words.startswith(("Of ", "That ", "Whose ")), field.name
 
 
 @pytest.mark.parametrize(
     ("words", "code", "text"),
     [
         (["tabel"], 2, "Did you mean 'table'"),
-        (["train", "demo/capsnt"], 1, "Did you mean 'demo/capsnet'"),
+        (["train", "demo/capsnt"], 2, "Did you mean 'demo/capsnet'"),
+        (["train", "--epochs", "3"], 2, "the recipe comes first"),
         (["train", "demo/capsnet", "--optimser.lr", "1"], 2, "Did you mean --optimiser.lr"),
         (["train", "demo/capsnet", "--epochs", "many"], 2, "--epochs"),
-        (["train", "demo/capsnet", "--model.routing", "em"], 2, "invalid choice"),
+        (["train", "demo/capsnet", "--model.transform", "em"], 2, "invalid choice"),
+        (["train", "demo/capsnet", "--model.routing", "rm"], 1, "no routing 'rm'"),
+        (["train", "demo/capsnet", "--task", "clasify"], 1, "Did you mean 'classify'"),
+        (["train", "demo/capsnet", "--model", "capsnt"], 1, "Did you mean 'capsnet'"),
+        (["train", "demo/capsnet", "--model.image-size", "64"], 1, "digits has 28"),
         (["train", "demo/capsnet", "--data.name", "nothing"], 1, "no data set 'nothing'"),
         (["train", "demo/capsnet", "--batch-size", "0"], 1, "at least 1"),
         (["train", "demo/capsnet", "--data-root=/x", "--data.name", "nothing"], 1, "no data set"),
@@ -88,7 +191,7 @@ def test_train_writes_a_run(run):
 
 def test_resume_of_a_finished_run_shows_it(run, capsys):
     assert main(["resume", str(run), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["run"] == str(run)
+    assert json.loads(capsys.readouterr().out)["folder"] == str(run)
 
 
 def test_eval_on_other_data(run, capsys):
@@ -100,27 +203,40 @@ def test_eval_on_other_data(run, capsys):
     assert "the model takes (1, 28, 28)" in capsys.readouterr().err
 
 
-def test_report_is_one_self_contained_file(run, tmp_path, capsys):
-    out = tmp_path / "report.html"
-    assert main(["report", str(run), "--out", str(out)]) == 0
-    text = out.read_text()
-    assert 'src="data:image/png' in text
-    assert not re.search(r'(src|href)="(?!data:)', text)
-    titles = ["Training", "Accuracy against rotation", "Reconstructions", "What each unit draws"]
-    for title in (*titles, "Routing of one image", "Where the numbers come from"):
-        assert f"<h2>{title}" in text
-    assert len(list((run / "figures").glob("*.png"))) == 5
+def tour_of(capsys, *words):
+    assert main(["tour", *words, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
 
 
 def test_tour_names_files_lines_shapes_and_letters(capsys):
-    assert main(["tour", "capsnet", "digits", "--json"]) == 0
-    steps = json.loads(capsys.readouterr().out)
+    steps = tour_of(capsys, "capsnet", "digits")
     shapes = {s["what"].split(":")[0]: (s["shape"], s["letters"]) for s in steps}
     assert shapes["primary"] == ([1, 6, 6, 32, 8], "[B,H,W,I,D]")
-    assert shapes["output.coupling"] == ([1, 1152, 10], "[B,I,J]")
+    assert shapes["classes"] == ([1, 10, 16], "[B,J,E]")
     assert all(re.match(r"torchcaps/[\w/]+\.py:\d+$", s["where"]) for s in steps)
     assert any("dynamic_routing" in s["what"] for s in steps)
     assert main(["tour", "convnet-avg"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("model", "walk"),
+    [
+        ("capsnet", "stem primary classes logits scores decoder"),
+        ("inverted-resnet", "normalise backbone primary primary_norm layers.0 layers.1 layers.2 "
+                            "head logits"),
+        ("mcae", "normalise embed embed_norm backbone primary active layers.0 norms.0 layers.1 "
+                 "norms.1 layers.2 norms.2 classes logits scores"),
+    ],
+)  # fmt: skip
+def test_a_tour_is_a_walk_without_going_back(model, walk, capsys):
+    """From the file to the drawing, every part once, in the order in which an image meets it."""
+    steps = tour_of(capsys, model, "digits")
+    names = [s["what"].split(":")[0] for s in steps if not s["what"].startswith("in it")]
+    assert names[2:] == walk.split()
+    assert steps[0]["what"].startswith("load") and "one image" in steps[1]["what"]
+    if model == "inverted-resnet":
+        (last,) = [s for s in steps if s["what"].startswith("layers.2")]
+        assert last["what"].endswith("2 times")
 
 
 def test_data_show_draws_a_sheet(tmp_path, capsys):
@@ -140,7 +256,7 @@ def test_a_wide_table_is_readable_in_a_terminal(capsys):
 def test_no_number_of_a_table_breaks_in_a_terminal_of_80(capsys, tmp_path):
     columns = get_table("mcae", "table1").columns
     fields = {"table": "table1", "split": "test", "metric": "accuracy", "protocol": "modified"}
-    fields["recipe"] = "any"
+    fields |= {"recipe": "any", "date": "2026"}
     written = [
         json.dumps({**fields, "row": row, "data": c.data[0], "seed": seed, "value": value})
         for row in ("MCAE", "MCAE (no pretraining)")
@@ -173,6 +289,7 @@ def test_table_json(capsys):
         "n",
         "best",
         "paper_value",
+        "repeated",
     }
     assert all(set(c) == keys for c in cells)
     cell = next(c for c in cells if (c["row"], c["column"]) == ("ConvNet-Avg", "AffNIST"))
@@ -193,16 +310,33 @@ def test_completion_knows_the_recipes(shell, capsys):
     assert "demo/capsnet" in capsys.readouterr().out
 
 
-def test_a_changed_recipe_is_marked_as_such():
-    from dataclasses import replace
+def test_a_task_and_a_model_can_be_exchanged_whole(tmp_path, capsys):
+    words = ["train", "demo/capsnet", *TINY, "--task", "reconstruct", "--out", str(tmp_path / "a")]
+    assert main(words) == 0
+    recipe = json.loads((tmp_path / "a/recipe.json").read_text())
+    assert recipe["task"] == {"kind": "reconstruct"} and recipe["version"] == 2
+    few = ["--epochs", "1", "--batch-size", "500", "--measures"]
+    words = [
+        "train",
+        "demo/capsnet",
+        "--model=convnet-avg-small",
+        "--model.channels",
+        "4",
+        "4",
+        *few,
+    ]
+    assert main([*words, "--task.loss", "cross_entropy", "--out", str(tmp_path / "b")]) == 0
+    assert json.loads((tmp_path / "b/recipe.json").read_text())["model"]["family"] == "convnet"
 
-    from torchcaps.cli.commands import marked
-    from torchcaps.experiments import get_recipe
 
-    original = get_recipe("robustness/table1/capsnet")
-    free = replace(original, seed=3, record=True, data=replace(original.data, root="elsewhere"))
-    assert marked(free, original) == free
-    assert marked(replace(original, epochs=1), original).protocol == "modified"
+def test_markdown_is_made_of_cells(capsys):
+    words = ["table", "robustness", "table1", "--markdown", "--columns", "AffNIST"]
+    assert main([*words, "--rows", "ConvNet-Avg", "CapsNet"]) == 0
+    lines = capsys.readouterr().out.strip().splitlines()
+    assert lines[0] == "| | AffNIST | paper |" and len(lines) == 4
+    assert lines[2].startswith("| ConvNet-Avg |") and lines[3].endswith("| 79 |")
+    assert main(["table", "robustness", "table1", "--columns", "AfNIST"]) == 1
+    assert "Did you mean 'AffNIST'" in capsys.readouterr().err
 
 
 def test_progress_goes_to_stderr_and_json_to_stdout(tmp_path, capsys):

@@ -2,33 +2,33 @@
 
 import json
 import signal
-import sys
 from dataclasses import replace
 
 import pytest
 
 from torchcaps.cli import main
 from torchcaps.errors import TorchcapsError
-from torchcaps.experiments import registry
+from torchcaps.experiments import get_recipe
 from torchcaps.experiments.reproduce import Job, missing, reproduce, run_job
 from torchcaps.experiments.tables import Column, Table
 from torchcaps.train.training import Training
 
 
 @pytest.fixture
-def paper(tiny_recipe, monkeypatch, tmp_path):
+def paper(tiny_recipe, registered, monkeypatch, tmp_path):
     """A paper of one table with two rows, in a folder of its own."""
     monkeypatch.chdir(tmp_path)
-    one = replace(tiny_recipe, paper="little", table="table1", epochs=1)
-    rows = {"little/a": replace(one, row="A"), "little/b": replace(one, row="B")}
-    functions = {name: (lambda made=made: made) for name, made in rows.items()}
-    monkeypatch.setattr(registry, "_RECIPES", functions)
-    table = Table(
-        "little", "table1", "Two rows", {"digits": Column(("digits",))}, {"A": {}, "B": {}}
-    )
-    module = sys.modules["torchcaps.experiments.tables"]  # the package has a function of that name
-    monkeypatch.setattr(module, "_TABLES", {("little", "table1"): table})
+    for row in "AB":
+        made = replace(tiny_recipe, paper="little", table="table1", row=row, epochs=1)
+        registered.recipe(f"little/{row.lower()}", made)
+    registered.table(table())
     return tmp_path
+
+
+def table(*, name="table1", rows="AB", **columns):
+    found = columns or {"digits": Column(("digits",))}
+    sources = () if name == "table1" else ("table1",)
+    return Table("little", name, "Two rows", found, {row: {} for row in rows}, sources)
 
 
 def lines(folder):
@@ -80,49 +80,49 @@ def test_a_run_that_ended_without_being_recorded_is_recorded(paper):
     assert lines(paper)
 
 
-def test_a_table_that_no_recipe_fills(paper, monkeypatch):
-    monkeypatch.setattr(registry, "_RECIPES", {})
+def test_a_table_that_no_recipe_fills(paper, registered):
+    registered.table(table(name="empty", rows="C"))
     with pytest.raises(TorchcapsError, match="no recipe fills it"):
-        missing("little", (), 1, paper / "results")
+        missing("little", ("empty",), 1, paper / "results")
 
 
-def test_the_papers_protocol_has_rows_of_its_own(paper, capsys):
-    made = registry.get_recipe("little/a")
+def test_the_papers_protocol_has_rows_of_its_own(paper, registered, capsys):
+    made = get_recipe("little/a")
     stopped = replace(made, stop_on="test", target_accuracy=0.01)
-    registry.add_recipe("little/a", "A.", made, lambda _: stopped)
-    try:
-        results = paper / "results"
-        assert missing("little", (), 1, results, "paper") == [Job("little/a", 0, "paper")]
-        assert main(["reproduce", "little", "--seeds", "1", "--protocol", "paper"]) == 0
-        assert "A [paper]" in capsys.readouterr().out
-        assert {x["protocol"] for x in lines(paper)} == {"paper"}
-        assert len(missing("little", (), 1, results)) == 2
-        with pytest.raises(TorchcapsError, match="no protocol"):
-            registry.get_recipe("little/b", "paper")
-    finally:
-        del registry._AS_PRINTED["little/a"]
+    registered.recipe("little/a", made, lambda _: stopped)
+    results = paper / "results"
+    assert missing("little", (), 1, results, "paper") == [Job("little/a", 0, "paper")]
+    assert main(["reproduce", "little", "--seeds", "1", "--protocol", "paper"]) == 0
+    assert "A [paper]" in capsys.readouterr().out
+    assert {x["protocol"] for x in lines(paper)} == {"paper"}
+    assert len(missing("little", (), 1, results)) == 2
+    with pytest.raises(TorchcapsError, match="no protocol"):
+        get_recipe("little/b", "paper")
 
 
-def test_rows_that_another_table_trains_are_found_by_name(paper, monkeypatch):
-    module = sys.modules["torchcaps.experiments.tables"]
-    other = Table("little", "two", "", {"digits": Column(("digits",))}, {"B": {}}, ("table1",))
-    monkeypatch.setitem(module._TABLES, ("little", "two"), other)
+def test_rows_that_another_table_trains_are_found_by_name(paper, registered):
+    registered.table(table(name="two", rows="B"))
     assert missing("little", ("two",), 1, paper / "results") == [Job("little/b", 0)]
 
 
-def test_a_folder_with_another_recipe_is_not_taken_for_this_one(paper, monkeypatch):
+def test_a_folder_with_another_recipe_is_not_taken_for_this_one(paper, registered):
     job = Job("little/a", 0)
     assert run_job(job, "", paper / "results").error == ""
-    changed = replace(registry.get_recipe("little/a"), batch_size=100)
-    monkeypatch.setitem(registry._RECIPES, "little/a", lambda: changed)
+    registered.recipe("little/a", replace(get_recipe("little/a"), batch_size=100))
     done = run_job(job, "", paper / "elsewhere")
     assert "another recipe" in done.error and not (paper / "elsewhere").exists()
 
 
-def test_a_measure_that_failed_is_taken_the_next_time(paper, monkeypatch):
-    table = Table("little", "table1", "", {"ece": Column(("digits",), "ece")}, {"A": {}, "B": {}})
-    module = sys.modules["torchcaps.experiments.tables"]
-    monkeypatch.setattr(module, "_TABLES", {("little", "table1"): table})
+def test_a_changed_recipe_is_run_again(paper, registered):
+    results = paper / "results"
+    assert run_job(Job("little/a", 0), "", results).error == ""
+    assert Job("little/a", 0) not in missing("little", (), 1, results)
+    registered.recipe("little/a", replace(get_recipe("little/a"), batch_size=100))
+    assert Job("little/a", 0) in missing("little", (), 1, results)
+
+
+def test_a_measure_that_failed_is_taken_the_next_time(paper, registered, monkeypatch):
+    registered.table(table(ece=Column(("digits",), "ece")))
     results = paper / "results"
     job = missing("little", (), 1, results)[0]
     assert job.measures == ("calibration",)
@@ -131,7 +131,7 @@ def test_a_measure_that_failed_is_taken_the_next_time(paper, monkeypatch):
         raise TorchcapsError("no extra")
 
     with monkeypatch.context() as patch:
-        patch.setattr("torchcaps.experiments.reproduce.measure", fails)
+        patch.setattr("torchcaps.train.evaluate.measure_run", fails)
         assert run_job(job, "", results).error == "no extra"
     assert job in missing("little", (), 1, results)
     assert run_job(job, "", results).error == ""
@@ -139,9 +139,7 @@ def test_a_measure_that_failed_is_taken_the_next_time(paper, monkeypatch):
     assert sum(x["metric"] == "accuracy" and x["split"] == "test" for x in lines(paper)) == 1
 
 
-def test_only_rows_with_a_column_for_their_data(paper, monkeypatch):
-    module = sys.modules["torchcaps.experiments.tables"]
-    other = Table("little", "table1", "", {"x": Column(("mnist",))}, {"A": {}, "B": {}})
-    monkeypatch.setattr(module, "_TABLES", {("little", "table1"): other})
+def test_only_rows_with_a_column_for_their_data(paper, registered):
+    registered.table(table(x=Column(("mnist",))))
     with pytest.raises(TorchcapsError, match="no recipe fills it"):
         missing("little", (), 1, paper / "results")

@@ -6,18 +6,23 @@ import pytest
 
 from tests.data import files
 from tests.models.test_registry import needs_timm
-from torchcaps.data import registry
-from torchcaps.errors import TorchcapsError
-from torchcaps.experiments import cells, get_recipe, get_table, recipes, tables
+from torchcaps.cli import main
+from torchcaps.experiments import cells, get_recipe, get_table, list_tables, recipes
 from torchcaps.train.loop import start
 from torchcaps.train.recipe import DataSpec, HardwareSpec, Recipe
-from torchcaps.train.record import append_results
+from torchcaps.train.registry import digest, revision
+from torchcaps.train.results import append_record
+
+TODAY = get_recipe("robustness/table1/capsnet")
 
 
-def line(value, seed=0, row="CapsNet", data="affnist-like:mnist", recipe="capsnet", **more):
+def line(value, seed=0, row="CapsNet", data="affnist-like:mnist", recipe=TODAY.name, **more):
+    protocol = more.get("protocol", "ours")
+    known = get_recipe(recipe, protocol) if protocol in ("ours", "paper") else TODAY
     return {
         "paper": "robustness", "table": "table1", "row": row, "protocol": "ours", "seed": seed,
-        "recipe": recipe,
+        "recipe": recipe, "run": f"{recipe} {protocol} {seed}", "date": "2026-11-16",
+        "digest": digest(known), "revision": revision(known),
         "data": data, "split": "test", "metric": "accuracy", "value": value, **more,
     }  # fmt: skip
 
@@ -26,8 +31,8 @@ def write(folder, lines):
     (folder / "robustness.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
 
 
-def cell(folder, row="CapsNet", column="AffNIST", protocol="ours"):
-    found = cells(get_table("robustness", "table1"), folder)
+def cell(folder, row="CapsNet", column="AffNIST", protocol="ours", older=False):
+    found = cells(get_table("robustness", "table1"), folder, older)
     return next(
         c for c in found if (c["row"], c["column"], c["protocol"]) == (row, column, protocol)
     )
@@ -37,26 +42,63 @@ def test_cells_are_means_over_seeds(tmp_path):
     write(tmp_path, [
         line(0.78, 0), line(0.80, 1), line(0.5, 2, superseded_by="a later line"),
         line(0.99, 0, data="translated:mnist"), line(0.3, 0, split="val"),
-        line(0.9, 0, protocol="paper"),
+        line(0.9, 0, protocol="paper"), line(0.1, 5),
+        {"kind": "supersede", "match": {"seed": 5}, "because": "a slip"},
     ])  # fmt: skip
     found = cell(tmp_path)
     assert found["n"] == 2 and found["mean"] == pytest.approx(79) and found["best"] == 80
     assert found["std"] == pytest.approx(2**0.5) and found["paper_value"] == 79
+    assert found["repeated"] == []
     assert cell(tmp_path, protocol="paper")["mean"] == 90
     assert cell(tmp_path, column="MNIST")["mean"] == 99
 
 
-def test_one_run_on_two_sets_of_a_column_counts_once(tmp_path):
-    write(tmp_path, [line(0.78), line(0.8, data="affnist")])
+def test_one_run_on_two_sets_of_a_column_counts_once_by_the_first_named(tmp_path):
+    for lines in ([line(0.78), line(0.8, data="affnist")], [line(0.8, data="affnist"), line(0.78)]):
+        write(tmp_path, lines)
+        found = cell(tmp_path)
+        assert found["n"] == 1 and found["mean"] == 78
+
+
+def test_a_seed_that_was_run_twice_counts_once_and_is_named(tmp_path, capsys):
+    write(tmp_path, [line(0.7), line(0.9, run="another"), line(0.6, 1)])
+    found = cell(tmp_path)
+    assert found["n"] == 2 and found["mean"] == pytest.approx(70) and found["best"] == 90
+    assert found["repeated"] == [0]
+    assert main(["table", "robustness", "table1", "--results", str(tmp_path)]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "CapsNet, AffNIST: seed 0 was run more than once" in said
+
+
+def test_lines_of_a_recipe_as_it_was_count_on_request(tmp_path):
+    old = line(0.5, 3, digest="0" * 16)
+    raised = line(0.4, 4, revision=revision(TODAY) - 1)
+    modified = line(0.3, 5, protocol="modified", digest="1" * 16)
+    write(tmp_path, [line(0.7), old, raised, modified])
+    assert cell(tmp_path)["n"] == 1 and cell(tmp_path, older=True)["n"] == 3
+    assert cell(tmp_path, protocol="modified")["mean"] == 30
+
+
+def test_lines_without_a_digest_count_once_they_are_adopted_until_the_recipe_changes(
+    tmp_path, registered, capsys
+):
+    bare = {k: v for k, v in line(0.7).items() if k not in ("digest", "revision")}
+    write(tmp_path, [bare])
+    assert cell(tmp_path)["n"] == 0
+    assert main(["adopt", "robustness", "--results", str(tmp_path)]) == 0
     assert cell(tmp_path)["n"] == 1
+    assert main(["adopt", "robustness", "--results", str(tmp_path)]) == 1
+    registered.recipe(TODAY.name, replace(TODAY, epochs=21))
+    assert cell(tmp_path)["n"] == 0 and cell(tmp_path, older=True)["n"] == 1
 
 
 def test_recipes_that_fill_one_row_are_runs_of_it(tmp_path):
     table = get_table("mcae", "views")
     first, second = table.columns["novel azimuth"].data[:2]
+    names = [f"mcae/views/azimuth-{toy}" for toy in (0, 1)]
     lines = [
         {**line(value, 0, "best", data, recipe), "paper": "mcae", "table": "views"}
-        for value, data, recipe in ((0.7, first, "one"), (0.9, second, "two"))
+        for value, data, recipe in ((0.7, first, names[0]), (0.9, second, names[1]))
     ]
     (tmp_path / "mcae.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
     found = next(c for c in cells(table, tmp_path) if c["row"] == "best")
@@ -68,10 +110,13 @@ def test_a_cell_without_a_run_is_empty_and_not_guessed(tmp_path):
     assert found["n"] == 0 and found["mean"] is None and found["best"] is None
 
 
-def test_a_damaged_results_file_is_named(tmp_path):
-    (tmp_path / "robustness.jsonl").write_text("{}\nnot json\n")
-    with pytest.raises(TorchcapsError, match="jsonl:2"):
-        cell(tmp_path)
+def test_a_damaged_line_is_named_and_costs_nothing_else(tmp_path, capsys):
+    write(tmp_path, [line(0.7)])
+    path = tmp_path / "robustness.jsonl"
+    path.write_text(path.read_text() + "not json\n")
+    assert cell(tmp_path)["n"] == 1
+    assert main(["table", "robustness", "table1", "--results", str(tmp_path), "--json"]) == 0
+    assert "robustness.jsonl:2" in capsys.readouterr().err
 
 
 def test_every_row_with_a_recipe_is_in_its_table():
@@ -79,77 +124,89 @@ def test_every_row_with_a_recipe_is_in_its_table():
         recipe = get_recipe(name)
         if recipe.paper:
             assert recipe.row in get_table(recipe.paper, recipe.table).rows, name
-    assert tables("robustness")
+    assert list_tables("robustness")
 
 
 @pytest.fixture
-def few_digits(monkeypatch, digits):
+def few_digits(registered, digits):
     """The embedded digits, some of them, for whatever is drawn on them; fewer on demand."""
 
     def take(every: int) -> None:
         parts = {"train": digits.train[:: 2 * every], "val": digits.val[::every]}
         few = replace(digits, **parts, test=digits.test[::every])
-        small = replace(registry.entry("digits"), load=lambda root, *, seed: few)
-        monkeypatch.setitem(registry._ENTRIES, "digits", small)
+        registered.data("digits", lambda root, *, seed: few)
 
     take(5)
     return take
 
 
-SEEN: set[Recipe] = set()
+@pytest.fixture(scope="module")
+def tried() -> set[Recipe]:
+    """What was run in this file already: so small, many recipes are the same run."""
+    return set()
+
+
+SMALL = {
+    "capsnet": {"channels": 4, "num_types": 2, "hidden": (8,)},
+    "convnet-r": {"channels": 8, "hidden": (8,)},
+    "em-capsnet": {"channels": 4, "num_types": (2, 2, 2), "num_iters": 2},
+    "view-capsnet": {"channels": (4,) * 7, "dim": 2},
+    "inverted": {"channels": 4, "num_types": 2, "pose_dim": 4},
+    "cnn": {"channels": 4, "hidden": 8},
+    "sr-capsnet": {"num_types": 2, "dim": 4, "channels": 4},
+    "mcae": {"width": 8, "depth": 1, "num_caps": 4, "dim": 4, "decoder_dim": 4},
+}
+
+
+def on_digits(name: str) -> str:
+    """A data set of the same kind that is drawn on the embedded digits."""
+    name = re.sub(r"(fashion-)?mnist$|:mnist.*$", ":digits", name).strip(":")
+    if name.startswith(("cifar", "smallnorb", "image")):
+        return "translated:digits,size=32"
+    few = re.sub(r",copies=\d+", "", name) + ",copies=1"
+    return few if "multimnist" in name or "affnist" in name else name
 
 
 @pytest.mark.parametrize("name", list(recipes()))
-def test_every_recipe_runs(name, tmp_path, few_digits):
+def test_every_recipe_runs(name, tmp_path, few_digits, tried):
     """A few steps on the embedded digits, with everything but the size as the recipe says."""
     recipe = get_recipe(name)
-    if recipe.model.family == "timm":
+    family = recipe.model.family
+    if family == "timm":
         needs_timm()
-    small = {
-        "capsnet": {"channels": 4, "num_types": 2, "hidden": (8,)},
-        "convnet-r": {"channels": 8, "hidden": (8,)},
-        "em-capsnet": {"channels": 4, "num_types": (2, 2, 2), "num_iters": 2},
-        "view-capsnet": {"channels": (4,) * 7, "dim": 2},
-        "inverted": {"channels": 4, "num_types": 2, "pose_dim": 4},
-        "cnn": {"channels": 4, "hidden": 8},
-        "sr-capsnet": {"num_types": 2, "dim": 4, "channels": 4},
-        "mcae": {"width": 8, "depth": 1, "num_caps": 4, "dim": 4, "decoder_dim": 4},
-    }
-    if recipe.model.family in ("convnet", "convnet-modern"):
-        small[recipe.model.family] = {"channels": tuple(4 for _ in recipe.model.channels)}
-    model = replace(recipe.model, **small.get(recipe.model.family, {}))
-    name = re.sub(r"(fashion-)?mnist$|:mnist.*$", ":digits", recipe.data.name).strip(":")
-    if name.startswith(("cifar", "smallnorb", "image")):
-        name = "translated:digits,size=32"
+    fields = SMALL.get(family, {})
+    if family in ("convnet", "convnet-modern"):
+        fields = {"channels": tuple(4 for _ in recipe.model.channels)}
+    data = on_digits(recipe.data.name)
     if "resnet" in getattr(recipe.model, "backbone", ""):  # its width cannot be replaced
-        name = "translated:digits,size=28"
+        data = "translated:digits,size=28"
         few_digits(25)
-    if "multimnist" in name:
-        name += ",copies=1"
-    digits = DataSpec(name, recipe.data.augment)
-    others = tuple(
-        f"{e.replace(':mnist', ':digits').split(',copies')[0]},copies=1" for e in recipe.evaluate
-    )
-    tried = replace(
-        recipe, data=digits, evaluate=others, model=model, epochs=1, batch_size=40,
+    measures = []
+    for text in recipe.measures:
+        kind, colon, other = text.partition(":")
+        measures.append(kind + colon + (on_digits(other) if other else ""))
+    made = replace(
+        recipe, data=DataSpec(data, recipe.data.augment), measures=tuple(measures),
+        watch=recipe.watch, model=replace(recipe.model, **fields), epochs=1, batch_size=40,
         hardware=HardwareSpec(),  # bfloat16 is slow on most CPUs
     )  # fmt: skip
     if recipe.before:  # its pretraining is a recipe too, and tried as such
-        assert get_recipe(recipe.before).objective == "masked"
-    alike = replace(tried, name="", paper="", table="", row="", before="")
-    if alike in SEEN:  # so small, it is the same run as another recipe's
+        assert get_recipe(recipe.before).task.kind == "masked"
+    alike = replace(made, name="", paper="", table="", row="", before="")
+    if alike in tried:
         return
-    SEEN.add(alike)
-    record = start(tried, tmp_path / "run").record()
-    said = append_results(record, tmp_path / "results")
+    tried.add(alike)
+    record = start(made, tmp_path / "run").record()
+    said = append_record(record, tmp_path / "results")
     path = tmp_path / f"results/{recipe.paper or 'other'}.jsonl"
     lines = [json.loads(x) for x in path.read_text().splitlines()]
     assert f"{len(lines)} lines" in said
-    assert "already" in append_results(record, tmp_path / "results")
+    assert "already" in append_record(record, tmp_path / "results")
     assert len(path.read_text().splitlines()) == len(lines)
-    assert {x["data"] for x in lines} == {digits.name, *others}
-    for key in ("commit", "date", "device", "command", "versions", "seconds", "seed", "recipe"):
-        assert key in lines[0]
+    tested = {text.partition(":")[2] for text in measures} - {""}
+    assert {x["data"] for x in lines} == {data, *tested}
+    needed = "commit date device command versions seconds seed recipe run digest revision"
+    assert set(needed.split()) <= set(lines[0])
 
 
 def test_cifar_100_recipes_run_on_files_of_its_format(tmp_path):
@@ -165,5 +222,5 @@ def test_cifar_100_recipes_run_on_files_of_its_format(tmp_path):
     record = start(tried, tmp_path / "run").record()
     assert {r["metric"] for r in record["results"]} == {"accuracy", "loss"}
     paper = get_recipe("inverted/fast-100", "paper")
-    assert (paper.epochs, paper.batch_size, paper.loss.smoothing) == (350, 128, 0)
+    assert (paper.epochs, paper.batch_size, paper.task.smoothing) == (350, 128, 0)
     assert paper.optimiser.lr == 0.1 and paper.stop_on == "val"

@@ -57,7 +57,6 @@ W = Window
 CASES = [
     Case("dynamic", dynamic_routing, [(5, 7, 6), (7, 3, 6, 5)], {}),
     Case("dynamic-1", dynamic_routing, [(1, 1, 1), (1, 1, 1, 1)], {"num_iters": 2}),
-    Case("dynamic-leaky", dynamic_routing, [(5, 7, 6), (7, 3, 6, 5)], {"leaky": True}),
     Case("dynamic-shared", dynamic_routing, [(5, 7, 6), (1, 3, 6, 5)], {}),
     Case("dynamic-types", dynamic_routing, [(3, 6, 4), (3, 3, 4, 5)], {}),
     Case("dynamic-many", dynamic_routing, [(3, 5, 8), (5, 70, 8, 16)], {"num_iters": 2}),
@@ -67,7 +66,7 @@ CASES = [
         [(2, 5, 4, 3, 6), (27, 5, 6, 7)],
         {"window": W(3, 2, 1), "num_iters": 2},
     ),
-    Case("dynamic-matrix-leaky", dynamic_routing, [(5, 7, 4), (7, 3, 2, 2)], {"leaky": True}),
+    Case("dynamic-matrix", dynamic_routing, [(5, 7, 4), (7, 3, 2, 2)], {}),
     Case("uniform", uniform_routing, [(5, 7, 6), (7, 3, 6, 5)], {}),
     Case("uniform-conv", uniform_routing, [(2, 5, 4, 3, 6), (27, 5, 3, 7)], {"window": W(3, 2, 1)}),
     Case("uniform-conv-shared", uniform_routing, [(2, 5, 4, 3, 6), (1, 5, 6, 7)], {"window": W(2)}),
@@ -87,17 +86,12 @@ CASES = [
         {"window": W(2, 3)},
     ),
     Case(
-        "slots",
+        "attention-conv",
         inverted_attention_step,
         [(2, 5, 4, 3, 16), (27, 5, 4, 4), (2, 3, 2, 5, 16)],
-        {"window": W(3, 2, 1), "mean": True},
+        {"window": W(3, 2, 1)},
     ),
-    Case(
-        "slots-vector",
-        inverted_attention_step,
-        [(3, 9, 5), (1, 4, 5, 5), (3, 4, 5)],
-        {"mean": True},
-    ),
+    Case("attention-shared", inverted_attention_step, [(3, 9, 5), (1, 4, 5, 5), (3, 4, 5)], {}),
     Case(
         "em-conv",
         _em,

@@ -79,10 +79,10 @@ def _options(part, score, shape):
                 "WHOLE": False,
                 "STATS": False,
             }
-        more = {"LEAKY": False, "WITH_LSE": False, "STATS": False, "WITH_COUPLING": True}
+        more = {"WITH_LSE": False, "STATS": False, "WITH_COUPLING": True}
         return votes.forward, {**options, **more}
     tile = launch_attention.tile(shape, score, part)
-    options = launch_attention.options(shape, tile, score, False, poses)
+    options = launch_attention.options(shape, tile, score, poses)
     if part == "gather":
         options |= {"JB": tile.parents, "CHUNK": 4, "WEIGHTED": weighted, "WITH_COUPLING": True}
     if part == "backward":

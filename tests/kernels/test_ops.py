@@ -45,9 +45,7 @@ def test_opcheck(name, operator):
 class Layer(nn.Module):
     def __init__(self):
         super().__init__()
-        self.caps = ConvCaps(
-            3, 4, 2, 4, 3, 2, 1, routing="inverted", num_iters=2, matrix=True, impl="triton"
-        )
+        self.caps = ConvCaps(3, 4, 2, 4, 3, 2, 1, routing="inverted", matrix=True, impl="triton")
 
     def forward(self, poses):
         return self.caps(poses).poses

@@ -4,7 +4,7 @@ import torch
 from torchcaps.errors import TorchcapsError
 from torchcaps.functional import squash
 from torchcaps.layers import ConvCaps, DenseCaps, MLPDecoder, PointwiseCaps, PrimaryCaps
-from torchcaps.layers.routed import Routing
+from torchcaps.layers.routers import make_router, routers
 
 
 def test_a_primary_capsule_is_channels_at_one_position():
@@ -38,13 +38,13 @@ def test_a_decoder_draws_several_objects_at_once():
     torch.testing.assert_close(drawn[:, 1], decoder(units[:, 1]))
 
 
-ROUTINGS = Routing.__args__
+ROUTINGS = list(routers())
 
 
 @pytest.mark.parametrize("routing", ROUTINGS)
 @pytest.mark.parametrize("matrix", [False, True])
 def test_every_layer_takes_every_routing(routing, matrix):
-    options = {"routing": routing, "matrix": matrix, "num_iters": 2}
+    options = {"routing": make_router(routing, num_iters=2), "matrix": matrix}
     grid, active = torch.randn(2, 5, 4, 3, 4, requires_grad=True), torch.rand(2, 5, 4, 3)
     layers = {
         (2, 2, 2): ConvCaps(3, 4, 6, 4, 3, 2, 1, **options)(
@@ -65,9 +65,7 @@ def test_every_layer_takes_every_routing(routing, matrix):
 
 @pytest.mark.parametrize("routing", ROUTINGS)
 def test_every_parameter_gets_a_gradient(routing):
-    layer = ConvCaps(
-        2, 4, 3, 4, 3, routing=routing, num_iters=2, bias=routing in ("dynamic", "uniform")
-    )
+    layer = ConvCaps(2, 4, 3, 4, 3, routing=make_router(routing, num_iters=2, bias=True))
     poses, active, _ = layer(torch.randn(2, 5, 5, 2, 4), torch.rand(2, 5, 5, 2))
     loss = poses.square().sum() + (0 if active is None else active.square().sum())
     loss.backward()
@@ -90,8 +88,14 @@ def test_a_conv_layer_is_a_dense_layer_in_each_window():
 def test_what_makes_no_sense_is_said_at_once():
     with pytest.raises(TorchcapsError, match="square and keep their size"):
         DenseCaps(4, 6, 2, 6, matrix=True)
-    with pytest.raises(TorchcapsError, match="no bias"):
-        DenseCaps(4, 4, 2, 4, routing="em", bias=True)
+    with pytest.raises(TorchcapsError, match="Did you mean 'dynamic'"):
+        DenseCaps(4, 4, 2, 4, routing="dynamc")
+    with pytest.raises(TorchcapsError, match="made for 4 children.*have 8"):
+        DenseCaps(4, 4, 2, 4, shared=2)(torch.randn(1, 8, 4))
+    with pytest.raises(TorchcapsError, match="made for 36 children.*have 45"):
+        ConvCaps(4, 4, 2, 4)(torch.randn(1, 5, 5, 5, 4))
+    with pytest.raises(TorchcapsError, match="no passes that layers can share"):
+        DenseCaps(4, 4, 2, 4).attend(torch.randn(1, 4, 4), None)
     with pytest.raises(TorchcapsError, match="takes no coordinates"):
         ConvCaps(4, 4, 2, 4, routing="self", coordinates=True)
     with pytest.raises(TorchcapsError, match="activations"):

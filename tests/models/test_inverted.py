@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 import torchcaps
 from torchcaps.errors import TorchcapsError
-from torchcaps.layers import ConvCaps
+from torchcaps.layers import Capsules, ConvCaps
 from torchcaps.layers.backbone import make_backbone
 from torchcaps.routing import Solver
 from torchcaps.routing.inverted import inverted_attention_step_reference
@@ -67,7 +67,7 @@ def every_pass(model, images):
         before = None if parents is None else parents.reshape(-1, *parents.shape[-2:])
         weight = layer.weight
         summed, _ = inverted_attention_step_reference(rows, weight, before, scale=c.scale)
-        if layer.norm is not None:
+        if c.norm:
             summed = F.layer_norm(summed, summed.shape[-1:], layer.norm.weight, layer.norm.bias)
         return summed.reshape(*grid, *summed.shape[1:])
 
@@ -92,9 +92,9 @@ def test_leaving_passes_out_changes_no_bit_of_scores_and_gradients():
     primary = model.primary_norm(model.primary(model.backbone(model.normalise(images))))
     poses = [primary]
     for number in range(len(model.layers)):
-        poses.append(model.attend(number, poses[-1], None)[0])
+        poses.append(model.attend(number, poses[-1], None).poses)
     for _ in range(2):
-        moved = [model.attend(n, poses[n], poses[n + 1])[0] for n in range(len(model.layers))]
+        moved = [model.attend(n, poses[n], poses[n + 1]).poses for n in range(len(model.layers))]
         poses = [primary, *moved]
     whole = model.head(poses[-1]).squeeze(-1)
     scores = model(images).logits
@@ -138,7 +138,32 @@ def test_an_active_child_counts_and_a_silent_one_does_not():
     torch.testing.assert_close(model(images).logits, plain(images).logits)
     with torch.no_grad():
         model.active.bias.fill_(-100.0)
-    assert model.route(torch.rand(1, 7, 7, 2, 4).double())[0].std() < 1e-6
+    layers, _ = model.route(Capsules(torch.rand(1, 7, 7, 2, 4).double()))
+    assert layers[-1].poses.std() < 1e-6
+
+
+@pytest.mark.parametrize("num_iters", [1, 2, 3, 5])
+def test_every_layer_has_the_coupling_of_its_last_pass(num_iters):
+    """In four layers: the class capsules attend in all passes, those below in fewer."""
+    model = tiny(num_iters=num_iters, dense=(3,))
+    primary = Capsules(torch.rand(2, 7, 7, 2, 4).double())
+    layers, _ = model.route(primary, coupling=True)
+    states = [[primary.poses]]
+    for number in range(len(model.layers)):
+        states[0].append(model.attend(number, states[0][-1], None).poses)
+    for _ in range(num_iters - 1):
+        below = states[-1]
+        moved = [model.attend(n, below[n], below[n + 1]).poses for n in range(len(model.layers))]
+        states.append([primary.poses, *moved])
+    for number, layer in enumerate(layers):
+        last = num_iters - 1 - (len(layers) - 1 - number)  # the pass in which it acts last
+        if last <= 0:
+            wanted = model.attend(number, states[0][number], None, True)
+        else:
+            before = states[last - 1]
+            wanted = model.attend(number, before[number], before[number + 1], True)
+        torch.testing.assert_close(layer.coupling, wanted.coupling)
+        torch.testing.assert_close(layer.poses, wanted.poses)
 
 
 def test_converged_is_where_more_passes_change_nothing_and_so_are_its_gradients():
@@ -149,7 +174,8 @@ def test_converged_is_where_more_passes_change_nothing_and_so_are_its_gradients(
     images = torch.rand(2, 1, 14, 14).double()
     found, wanted = model(images, coupling=True), unrolled(images)
     torch.testing.assert_close(found.logits, wanted.logits, atol=1e-7, rtol=1e-6)
-    assert found.coupling.shape == (2, 3 * 3 * 2, 3)
+    assert found.coupling.shape == (2, 3 * 3 * 2, 3) and found.layers[1].coupling is not None
+    assert found.residual.shape == (2,) and found.residual.max() < 1e-9
     found.logits.square().sum().backward()
     wanted.logits.square().sum().backward()
     for (name, one), other in zip(model.named_parameters(), unrolled.parameters(), strict=True):

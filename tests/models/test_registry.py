@@ -45,53 +45,84 @@ def small(name):
     return torchcaps.create_model(name, in_channels=1, image_size=24, num_classes=7, **extra)
 
 
-@pytest.mark.parametrize("name", torchcaps.list_models())
-def test_forward_gives_every_intermediate(name):
+MODELS = torchcaps.list_models()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_forward_gives_every_layer_by_name(name):
     model = small(name)
-    images, labels = torch.rand(3, 1, 24, 24), torch.tensor([1, 4, 6])
-    output = model(images, labels, coupling=True)
-    if name == "mcae-pretrain":  # it has no classes yet
-        assert output.reconstruction.shape == images.shape and output.hidden.any()
-        return
-    assert output.logits.shape == (3, 7) and output.features is not None
-    if model.decoder is not None:
+    images = torch.rand(3, 1, 24, 24)
+    output = model(images, coupling=True)
+    if "logits" in model.provides:
+        assert output.logits.shape == (3, 7) and output.features is not None
+    else:
+        assert output.logits is None
+    drawn = bool(model.provides & {"decode", "draw"})
+    assert (output.reconstruction is not None) == drawn
+    if drawn:
         assert output.reconstruction.shape == images.shape
-        assert output.capsules.shape[:2] == (3, 7)
-        assert model(images, reconstruct=False).reconstruction is None
+        assert model.encode(images).reconstruction is None
+    for below, layer in zip(output.layers[:-1], output.layers[1:], strict=True):
+        sums = layer.coupling.sum(-1)
+        torch.testing.assert_close(sums, torch.ones_like(sums))
+        children = below.poses.shape[-2] if layer.coupling.dim() == 4 else None
+        assert children is None or layer.coupling.shape[2] == children
+    assert all(layer.coupling is None for layer in model(images).layers)
     if name.startswith(("capsnet", "aff")):
-        assert output.coupling.shape == (3, output.primary.shape[1], 7)
-        torch.testing.assert_close(
-            output.lengths, output.capsules.norm(dim=-1), atol=1e-5, rtol=1e-4
-        )
-        assert model(images).coupling is None
+        assert output.primary.dim() == 5 and output.capsules.shape[:2] == (3, 7)
+        assert output.coupling.shape == (3, output.primary.shape[1:4].numel(), 7)
+        lengths = output.capsules.norm(dim=-1)
+        torch.testing.assert_close(output.scores, lengths, atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("name", torchcaps.list_models())
+@pytest.mark.parametrize("name", MODELS)
+def test_representations_are_vectors(name):
+    model, images = small(name).eval(), torch.rand(3, 1, 24, 24)
+    found = model.representations(images)
+    assert found and all(v.shape[0] == 3 and v.dim() == 2 for v in found.values())
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_wrong_image_size_is_an_error_that_names_both(name):
+    model = small(name)
+    for shape in ((2, 1, 24, 36), (2, 1, 36, 24), (2, 1, 48, 48), (2, 3, 24, 24)):
+        sizes = "x".join(map(str, shape[1:]))
+        with pytest.raises(TorchcapsError, match=f"made for images of 1x24x24.*got {sizes}"):
+            model(torch.rand(shape))
+
+
+@pytest.mark.parametrize("name", MODELS)
 def test_every_parameter_gets_a_gradient(name):
     model = small(name)
-    output = model(torch.rand(3, 1, 24, 24), torch.tensor([1, 4, 6]))
-    loss = output.logits.square().sum()
+    output = model(torch.rand(3, 1, 24, 24))
+    loss = 0 if output.logits is None else output.logits.square().sum()
     if output.reconstruction is not None:
         loss = loss + output.reconstruction.sum()
     loss.backward()
     for parameter_name, parameter in model.named_parameters():
+        if parameter_name.startswith("hidden_"):  # of patches that were removed: none were
+            continue
         assert parameter.grad is not None and parameter.grad.abs().sum() > 0, parameter_name
 
 
-@pytest.mark.parametrize("name", torchcaps.list_models())
+@pytest.mark.parametrize("name", MODELS)
 def test_every_model_can_be_looked_into(name):
-    """Compactness and accuracy under a transformation take any of them."""
+    """Compactness and accuracy under a transformation take any of them that has classes."""
     model, images = small(name), torch.rand(3, 1, 24, 24)
     scores = compactness(model, images, "rotation", (-10, 0, 10))
     assert scores.shape == (3,) and (scores >= -1e-9).all()
     split = Split((255 * images).byte(), torch.tensor([1, 4, 6]))
+    if "logits" not in model.provides:
+        with pytest.raises(TorchcapsError, match="no classes"):
+            accuracy_under(model, split, "shift_x", (0.0,))
+        return
     grid, accuracy = accuracy_under(model, split, "shift_x", (0.0, 2.0))
     assert grid.shape == accuracy.shape and ((accuracy >= 0) & (accuracy <= 1)).all()
-    if model.decoder is not None and name != "mcae-pretrain":
+    if "decode" in model.provides:
         assert traverse(model, images[0], 0, (-0.1, 0.1)).shape == (1, 2, 1, 24, 24)
 
 
-@pytest.mark.parametrize("name", torchcaps.list_models())
+@pytest.mark.parametrize("name", MODELS)
 def test_save_and_load(name, tmp_path):
     model = small(name).eval()
     model.save_pretrained(tmp_path)
@@ -99,18 +130,23 @@ def test_save_and_load(name, tmp_path):
     assert type(model).from_pretrained(tmp_path).config == model.config
     images = torch.rand(2, 1, 24, 24)
     assert again.config == model.config
-    assert torch.equal(model(images).logits, again(images).logits)
+    one, two = (m.representations(images) for m in (model, again))
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    assert not again.training and not type(model).from_pretrained(tmp_path).training
     assert not list(tmp_path.glob("*.bin")) and (tmp_path / "model.safetensors").exists()
     assert f"{model.num_parameters:,} parameters" in (tmp_path / "README.md").read_text()
 
 
-@pytest.mark.parametrize("name", torchcaps.list_models())
+@pytest.mark.parametrize("name", MODELS)
 def test_compiles_in_one_graph(name):
     torch.compiler.reset()
-    model = small(name)
-    images, labels = torch.rand(2, 1, 24, 24), torch.tensor([0, 3])
+    model = small(name).eval()
+    images = torch.rand(2, 1, 24, 24)
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
-    torch.testing.assert_close(compiled(images, labels).logits, model(images, labels).logits)
+    found, wanted = compiled(images), model(images)
+    for one, two in zip(found.layers, wanted.layers, strict=True):
+        torch.testing.assert_close(one, two)
+    torch.testing.assert_close(found.logits, wanted.logits)
 
 
 @pytest.mark.parametrize(
@@ -168,14 +204,25 @@ def test_the_switches_change_what_they_say():
     loose = torchcaps.create_model("capsnet", squash=False, **base)
     with torch.no_grad():
         loose.classes.weight.mul_(100)
-    assert loose(images).lengths.max() > 1
+    assert loose(images).scores.max() > 1
     assert torchcaps.create_model("capsnet", reconstruction="none", **base).decoder is None
     plain = torchcaps.create_model("capsnet", reconstruction="plain", **base)
-    drawn = [plain(images, torch.tensor([k, k])).reconstruction for k in (0, 1)]
+    poses = plain(images).capsules
+    drawn = [plain.decode(poses, torch.tensor([k, k])) for k in (0, 1)]
     assert torch.equal(*drawn)
     conditional = torchcaps.create_model("capsnet", **base)
-    drawn = [conditional(images, torch.tensor([k, k])).reconstruction for k in (0, 1)]
+    drawn = [conditional.decode(poses, torch.tensor([k, k])) for k in (0, 1)]
     assert not torch.equal(*drawn)
+    likeliest = conditional(images)
+    again = conditional.decode(likeliest.capsules, likeliest.logits.argmax(-1))
+    assert torch.equal(again, likeliest.reconstruction)
+
+
+@pytest.mark.parametrize("routing", ["dynamic", "none", "inverted", "em", "self", "vb"])
+def test_capsnet_takes_every_routing(routing):
+    fields = {**TINY_CAPSNET, "image_size": 24, "out_dim": 4}
+    output = torchcaps.create_model("capsnet", routing=routing, **fields)(torch.rand(2, 1, 24, 24))
+    assert output.logits.shape == (2, 10) and output.scores.isfinite().all()
 
 
 @pytest.mark.parametrize(
@@ -183,7 +230,8 @@ def test_the_switches_change_what_they_say():
     [
         (lambda: torchcaps.create_model("capsnt"), "Did you mean 'capsnet'"),
         (lambda: torchcaps.create_model("capsnet", rooting="x"), "Did you mean 'routing'"),
-        (lambda: torchcaps.create_model("capsnet", routing="dynamc"), "none of dynamic, none"),
+        (lambda: torchcaps.create_model("capsnet", routing="dynamc"), "Did you mean 'dynamic'"),
+        (lambda: torchcaps.create_model("capsnet", transform="mine"), "none of own, shared"),
         (lambda: torchcaps.create_model("capsnet", num_iters="3"), "not of type int"),
         (lambda: torchcaps.create_model("capsnet", image_size=12), "too few"),
         (lambda: torchcaps.create_model("convnet-fc", image_size=9), "too few"),

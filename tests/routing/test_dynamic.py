@@ -103,16 +103,6 @@ def test_agreement_attracts():
     assert shares[0] == 0.5 and shares[0] < shares[1] < shares[2]
 
 
-def test_leak_takes_what_fits_nowhere():
-    """The leaky softmax is a softmax beside one more parent with logit 0."""
-    poses, weight = inputs()
-    nothing = torch.zeros(I, 1, D, E, dtype=torch.float64)
-    parents, coupling = dynamic_routing(poses, weight, leaky=True)
-    expected = dynamic_routing(poses, torch.cat([weight, nothing], 1))
-    torch.testing.assert_close(parents, expected[0][:, :J])
-    torch.testing.assert_close(coupling, expected[1][..., :J])
-
-
 def test_bias_is_added_before_the_squash():
     poses, weight = inputs()
     bias = torch.randn(J, E, dtype=torch.float64)

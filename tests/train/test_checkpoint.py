@@ -76,7 +76,7 @@ def test_an_unfinished_write_is_never_taken_for_a_checkpoint(tmp_path):
 
 def test_another_model_is_refused():
     with pytest.raises(TorchcapsError, match="another model"):
-        checkpoint.restore_model(torch.nn.Linear(2, 2), {"weight": torch.zeros(3, 2)})
+        checkpoint.restore(torch.nn.Linear(2, 2), {"weight": torch.zeros(3, 2)})
 
 
 def test_write_atomic_leaves_the_old_file_until_the_new_one_is_whole(tmp_path, monkeypatch):

@@ -10,12 +10,20 @@ import torch
 from safetensors.torch import load_file
 
 import torchcaps
-from torchcaps.errors import TorchcapsError
+from torchcaps.errors import Interrupted, TorchcapsError
 from torchcaps.models.registry import model_config
-from torchcaps.train.loop import Interrupted, go, resume, start
-from torchcaps.train.recipe import DataSpec, HardwareSpec, LossSpec, OptimiserSpec, Recipe
+from torchcaps.train.loop import resume, start, train_to_end
+from torchcaps.train.recipe import DataSpec, HardwareSpec, OptimiserSpec, Recipe, ScheduleSpec
 from torchcaps.train.run import Run, claimed
+from torchcaps.train.setup import set_up
+from torchcaps.train.tasks import Classify, Reconstruct
 from torchcaps.train.training import Training
+
+
+def begun(recipe, folder) -> Training:
+    """A run at its first step."""
+    resolved, parts = set_up(recipe)
+    return Training(resolved, parts, Run.create(resolved, folder))
 
 
 def weights(run: Run):
@@ -33,7 +41,7 @@ def same(a: Run, b: Run) -> None:
 
 def test_a_run_learns_and_leaves_a_whole_folder(tiny_recipe, tmp_path):
     recipe = replace(tiny_recipe, epochs=6, optimiser=OptimiserSpec(lr=5e-3), tensorboard=True)
-    run = torchcaps.train(recipe, tmp_path / "run")
+    run = torchcaps.fit(recipe, tmp_path / "run", quiet=True)
     lines = run.metrics()
     assert len(lines) == 6 and lines[-1]["train_loss"] < 0.8 * lines[0]["train_loss"]
     record = run.record()
@@ -46,6 +54,10 @@ def test_a_run_learns_and_leaves_a_whole_folder(tiny_recipe, tmp_path):
     assert record["chosen_epoch"] == best
     for key in ("command", "commit", "date", "device", "versions", "parameters", "seconds"):
         assert record[key], key
+    assert {"train_classification", "train_reconstruction"} <= set(lines[0])
+    weight = recipe.task.reconstruction
+    whole = lines[0]["train_classification"] + weight * lines[0]["train_reconstruction"]
+    assert lines[0]["train_loss"] == pytest.approx(whole, rel=1e-4)
     assert list((run.folder / "tensorboard").iterdir())
     model = torchcaps.load(run.folder)
     assert model.record == record
@@ -89,7 +101,10 @@ def test_a_stopped_run_ends_with_the_same_bits(tiny_recipe, tmp_path, monkeypatc
     same(whole, resume(tmp_path / "stopped"))
     same(whole, resume(tmp_path / "stopped"))
     begun = json.loads((tmp_path / "stopped" / "start.json").read_text())
-    assert Run.open(tmp_path / "stopped").record()["date"] == begun["date"]
+    record = Run.open(tmp_path / "stopped").record()
+    assert (
+        record["date"] == begun["date"] and record["run"] == begun["run"] != whole.record()["run"]
+    )
 
 
 def test_accumulation_changes_memory_and_not_the_result(tiny_recipe, tmp_path):
@@ -115,7 +130,7 @@ def test_choose_last(tiny_recipe, tmp_path):
 @pytest.mark.parametrize("model", ["capsnet-small", "convnet-avg-small"])
 def test_every_loss_goes_with_every_model(kind, model, tmp_path, tiny_recipe):
     sizes = {"channels": 4, "num_types": 2} if "caps" in model else {"channels": (4, 4)}
-    recipe = replace(tiny_recipe, epochs=1, batch_size=2000, loss=LossSpec(kind))
+    recipe = replace(tiny_recipe, epochs=1, batch_size=2000, task=Classify(kind))
     run = start(replace(recipe, model=model_config(model, **sizes)), tmp_path / "run")
     assert run.record()["results"]
 
@@ -137,7 +152,7 @@ def test_unlabelled_images_can_be_drawn_but_not_classified(tmp_path, tiny_recipe
     recipe = replace(tiny_recipe, data=spec, batch_size=20)
     with pytest.raises(TorchcapsError, match="no labels"):
         start(recipe, tmp_path / "a")
-    run = start(replace(recipe, objective="reconstruct", epochs=3), tmp_path / "b")
+    run = start(replace(recipe, task=Reconstruct(), epochs=3), tmp_path / "b")
     lines = run.metrics()
     assert lines[-1]["val_loss"] < lines[0]["val_loss"]
 
@@ -151,15 +166,15 @@ def test_a_loss_that_is_not_finite_stops_with_step_layer_and_checkpoint(
     text = str(error.value)
     assert "at step" in text and "checkpoint is step 0" in text
     assert "weights" in text or "output of" in text
-    original = Training._loss
+    original = Training._parts_of_loss
 
     def poisoned(self, *tensors):
         if self.state.step >= 5:
             with torch.no_grad():
-                self.parts.model.primary.conv.bias.fill_(float("inf"))
+                self.parts.task.model.primary.conv.bias.fill_(float("inf"))
         return original(self, *tensors)
 
-    monkeypatch.setattr(Training, "_loss", poisoned)
+    monkeypatch.setattr(Training, "_parts_of_loss", poisoned)
     with pytest.raises(TorchcapsError, match="at step 5"):
         start(tiny_recipe, tmp_path / "poisoned")
 
@@ -167,8 +182,7 @@ def test_a_loss_that_is_not_finite_stops_with_step_layer_and_checkpoint(
 def test_a_broken_state_replaces_no_good_checkpoint(tiny_recipe, tmp_path):
     """Losses that are looked at now and then, as on a GPU, while checkpoints are due every step."""
     recipe = replace(tiny_recipe, checkpoint_seconds=0)
-    training = Training(recipe)
-    training.run = Run.create(recipe, tmp_path / "run")
+    training = begun(recipe, tmp_path / "run")
     training.check_every = 10**9
     original = training.step
 
@@ -176,12 +190,12 @@ def test_a_broken_state_replaces_no_good_checkpoint(tiny_recipe, tmp_path):
         original()
         if training.state.step == 5:
             with torch.no_grad():
-                training.parts.model.stem[0].weight.fill_(float("nan"))
+                training.parts.task.model.stem[0].weight.fill_(float("nan"))
 
     training.step = poisoning
     training.save()
     with pytest.raises(TorchcapsError, match="at step 5"):
-        go(training)
+        train_to_end(training)
     kept = sorted(int(p.name) for p in training.run.checkpoints.iterdir())
     assert kept == [3, 4]
 
@@ -203,13 +217,12 @@ def test_a_gradient_that_is_not_finite_is_found_under_clipping_too(tiny_recipe, 
             return grad * float("nan")
 
     recipe = replace(tiny_recipe, optimiser=OptimiserSpec(clip=1.0))
-    training = Training(recipe)
-    training.run = Run.create(recipe, tmp_path / "run")
+    training = begun(recipe, tmp_path / "run")
     training.save()
     hook = lambda m, i, o: Poison.apply(o) if training.state.step == 3 else o  # noqa: E731
-    training.parts.model.primary.conv.register_forward_hook(hook)
+    training.parts.task.model.primary.conv.register_forward_hook(hook)
     with pytest.raises(TorchcapsError, match="gradient of .* at step 3"):
-        go(training)
+        train_to_end(training)
 
 
 def test_first_bad_layer_is_the_first():
@@ -241,9 +254,19 @@ def test_folders_that_cannot_be_used_are_explained(tiny_recipe, tmp_path):
         resume(run.folder)
 
 
-def test_a_set_that_cannot_be_evaluated_is_said_before_training(tiny_recipe, tmp_path):
-    with pytest.raises(TorchcapsError, match="or none: --evaluate"):
-        start(replace(tiny_recipe, evaluate=("translated:digits",)), tmp_path / "run")
+@pytest.mark.parametrize(
+    ("measures", "words"),
+    [
+        (("accuracy:translated:digits",), "or none: --measures"),
+        (("accuracy", "lenear"), "Did you mean 'linear'"),
+        (("linear,features=colour",), "no 'colour'. There are: capsules, features"),
+        (("linear,limits=3",), "no option 'limits'. Did you mean 'limit'"),
+        (("linear:digits,fit=tests",), "give train, val or test"),
+    ],
+)
+def test_what_cannot_be_measured_is_said(tiny_recipe, tmp_path, measures, words):
+    with pytest.raises(TorchcapsError, match=words):
+        start(replace(tiny_recipe, epochs=1, measures=measures), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -267,12 +290,12 @@ def test_cutmix_trains_and_wants_a_loss_that_can_mix(tiny_recipe, tmp_path):
     with pytest.raises(TorchcapsError, match="cross_entropy"):
         start(mixed, tmp_path / "margin")
     both = [
-        start(replace(recipe, loss=LossSpec("cross_entropy", reconstruction=0)), tmp_path / name)
+        start(replace(recipe, task=Classify("cross_entropy", reconstruction=0)), tmp_path / name)
         for name, recipe in (("mixed", mixed), ("plain", replace(tiny_recipe, epochs=1)))
     ]
     assert both[0].metrics()[-1]["train_loss"] > both[1].metrics()[-1]["train_loss"]
     with pytest.raises(TorchcapsError, match="cannot draw a mixture"):
-        start(replace(mixed, loss=LossSpec("cross_entropy")), tmp_path / "drawn")
+        start(replace(mixed, task=Classify("cross_entropy")), tmp_path / "drawn")
     with pytest.raises(TorchcapsError, match="from 0 to 1"):
         start(replace(mixed, data=replace(mixed.data, cutmix=2.0)), tmp_path / "more")
 
@@ -292,31 +315,11 @@ def test_choosing_on_the_test_split_must_be_named(tiny_recipe, tmp_path):
     assert record["epochs_trained"] == 1 and record["recipe"]["protocol"] == "paper"
 
 
-def test_exact_match_wants_every_label_and_no_other(digits):
-    from torchcaps.models import Output
-    from torchcaps.train.objectives import evaluate_classes, exact
-
-    labels = torch.tensor([[1, 2], [1, -1], [1, 2], [0, -1]])
-    lengths = torch.tensor([[0.1, 0.9, 0.9], [0.1, 0.9, 0.2], [0.1, 0.9, 0.4], [0.9, 0.8, 0.1]])
-    assert exact(Output(lengths, lengths), labels).tolist() == [True, True, False, False]
-    logits = torch.logit(lengths)
-    assert exact(Output(logits), labels).tolist() == [True, True, False, False]
-
-    class Fixed(torch.nn.Module):
-        def forward(self, images, reconstruct=True):
-            return Output(lengths, lengths)
-
-    split = torchcaps.data.Split(torch.zeros(4, 1, 2, 2, dtype=torch.uint8), labels)
-    found = evaluate_classes(Fixed(), split, LossSpec("margin"))
-    assert found["exact_match"] == 0.5 and found["accuracy"] == 1.0
-
-
 def test_a_run_with_two_groups_of_parameters_resumes_to_the_same_bits(tiny_recipe, tmp_path):
     spec = OptimiserSpec("sgd", 0.05, 5e-4, nesterov=True, decay_all=False)
     recipe = replace(tiny_recipe, optimiser=spec)
     whole = start(recipe, tmp_path / "whole")
-    training = Training(recipe)
-    training.run = Run.create(training.recipe, tmp_path / "cut", {})
+    training = begun(recipe, tmp_path / "cut")
     for _ in range(5):
         training.step()
     training.save()
@@ -326,8 +329,7 @@ def test_a_run_with_two_groups_of_parameters_resumes_to_the_same_bits(tiny_recip
 
 
 def test_a_run_that_is_being_trained_is_not_resumed(tiny_recipe, tmp_path):
-    training = Training(tiny_recipe)
-    training.run = Run.create(training.recipe, tmp_path / "run", {})
+    training = begun(tiny_recipe, tmp_path / "run")
     training.save()
     with ThreadPoolExecutor(1) as pool, claimed(training.run.folder, tiny_recipe):
         with pytest.raises(TorchcapsError, match="another process is training it"):
@@ -347,3 +349,104 @@ def test_processes_of_one_run_do_not_wait_for_each_other(tiny_recipe, tmp_path):
             pool.submit(other, tiny_recipe).result()
         assert pool.submit(other, pair).result()
         assert other(tiny_recipe)  # whoever has it may claim again
+
+
+def test_a_run_can_count_steps_and_validate_between_epochs(tiny_recipe, tmp_path):
+    recipe = replace(tiny_recipe, steps=25, validate_every=10)
+    whole = start(recipe, tmp_path / "whole")
+    assert [line["step"] for line in whole.metrics()] == [10, 20, 25]
+    assert whole.record()["steps_trained"] == 25 and whole.record()["epochs_trained"] == 1
+    training = begun(recipe, tmp_path / "cut")
+    for _ in range(13):
+        training.step()
+    training.save()
+    cut = resume(tmp_path / "cut")
+    assert all(torch.equal(weights(whole)[n], t) for n, t in weights(cut).items())
+    assert whole.metrics()[1:] == cut.metrics()
+    by_epochs = start(replace(tiny_recipe, steps=40), tmp_path / "epochs")
+    same(by_epochs, start(tiny_recipe, tmp_path / "plain"))
+
+
+def test_rmsprop_own_rates_and_an_exponential_decay_resume_to_the_same_bits(tiny_recipe, tmp_path):
+    recipe = replace(
+        tiny_recipe,
+        optimiser=OptimiserSpec("rmsprop", 1e-3, rates=("decoder=0.1", "classes=3")),
+        schedule=ScheduleSpec("exponential", gamma=0.5, period=10, final=0.1),
+    )
+    whole = start(recipe, tmp_path / "whole")
+    rates = [line["lr"] for line in whole.metrics()]
+    training = begun(recipe, tmp_path / "cut")
+    for _ in range(9):
+        training.step()
+    lrs = sorted({round(g["lr"] / 0.5**0.8, 8) for g in training.parts.optimiser.param_groups})
+    assert lrs == [0.0001, 0.001, 0.003]
+    training.save()
+    same(whole, resume(tmp_path / "cut"))
+    assert rates[-1] == pytest.approx(0.1 * 1e-4) or rates[-1] == pytest.approx(1e-4)
+
+
+def test_sizes_that_the_data_decides_cannot_be_given_in_vain(tiny_recipe, tmp_path):
+    wrong = replace(tiny_recipe, model=replace(tiny_recipe.model, image_size=64))
+    with pytest.raises(TorchcapsError, match="image_size=64 was asked for, and digits has 28"):
+        start(wrong, tmp_path / "run")
+
+
+def test_a_run_from_python_is_marked_as_one_from_the_command_line(
+    tiny_recipe, tmp_path, registered
+):
+    registered.recipe("little/a", replace(tiny_recipe, epochs=1, paper="little", row="A"))
+    from torchcaps.experiments import get_recipe
+
+    plain = start(get_recipe("little/a"), tmp_path / "plain").record()
+    assert plain["recipe"]["protocol"] == "ours" and "modified" not in plain
+    made = replace(get_recipe("little/a"), batch_size=400, seed=3)
+    changed = start(made, tmp_path / "changed").record()
+    assert changed["recipe"]["protocol"] == "modified"
+    assert changed["modified"] == ["batch_size=400"] and changed["digest"] != plain["digest"]
+    free = replace(get_recipe("little/a"), seed=5, measures=("accuracy",), checkpoint_seconds=1.0)
+    same_recipe = start(free, tmp_path / "free").record()
+    assert same_recipe["digest"] == plain["digest"] and "modified" not in same_recipe
+    stranger = replace(made, name="robustness/nothing")
+    assert start(stranger, tmp_path / "x").record()["modified"] == ["name=robustness/nothing"]
+
+
+def test_unfinished_runs_can_be_listed_and_loaded(tiny_recipe, tmp_path):
+    training = begun(tiny_recipe, tmp_path / "runs/a")
+    for _ in range(3):
+        training.step()
+    training.save()
+    (run,) = Run.list(tmp_path / "runs")
+    assert run.status == "stopped"
+    with ThreadPoolExecutor(1) as pool, claimed(run.folder, tiny_recipe):
+        assert pool.submit(lambda: run.status).result() == "training"
+    with pytest.raises(TorchcapsError, match="has not validated yet"):
+        torchcaps.load(run.folder)
+    last = torchcaps.load(run.folder, "last")
+    own = training.parts.task.model.state_dict()
+    assert all(torch.equal(t, own[n]) for n, t in last.state_dict().items())
+    finished = resume(run.folder)
+    assert finished.status == "finished"
+    best = torchcaps.load(run.folder).state_dict()
+    assert all(torch.equal(best[n], t) for n, t in weights(finished).items())
+    later = start(tiny_recipe, tmp_path / "runs/group/b")
+    assert [r.folder for r in Run.list(tmp_path / "runs")] == [later.folder, run.folder]
+
+
+def test_a_bf16_run_is_recorded_and_evaluated_in_one_arithmetic(tiny_recipe, tmp_path):
+    from torchcaps.train.evaluate import evaluate_run, measure_run
+
+    recipe = replace(
+        tiny_recipe, epochs=1, hardware=HardwareSpec(precision="bf16"),
+        measures=("linear", "accuracy:rotated:digits,degrees=30"),
+    )  # fmt: skip
+    run = start(recipe, tmp_path / "run")
+    lines = {(r["data"], r["split"], r["metric"]): r["value"] for r in run.record()["results"]}
+    for split in ("test", "val"):
+        numbers = evaluate_run(run.folder, split=split)["numbers"]
+        assert numbers == {
+            m: v for (d, s, m), v in lines.items() if d == "digits" and s == split and m in numbers
+        }
+    again = measure_run(run.folder, list(recipe.measures))["results"]
+    assert {
+        (r["data"], r["split"], r["metric"]): r["value"] for r in again
+    }.items() <= lines.items()

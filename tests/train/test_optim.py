@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from torchcaps.errors import TorchcapsError
 from torchcaps.train.optim import Average, learning_rate, make_optimiser
 from torchcaps.train.recipe import OptimiserSpec, ScheduleSpec
 
@@ -23,12 +24,18 @@ def test_schedules():
     cycle = rates(kind="one_cycle")
     assert cycle[0] == pytest.approx(2 / 25) and cycle[30] == pytest.approx(2) and cycle[-1] < 0.01
     assert rates(kind="cosine", final=0.5)[-1] == pytest.approx(1, rel=0.01)
+    falling = rates(kind="exponential", gamma=0.5, period=10, final=0.01)
+    assert (
+        falling[0] == 2 and falling[10] == pytest.approx(1) and falling[5] == pytest.approx(2**0.5)
+    )
+    assert falling[-1] == pytest.approx(0.02)
 
 
-@pytest.mark.parametrize("kind", ["adam", "adamw", "sgd"])
+@pytest.mark.parametrize("kind", ["adam", "adamw", "sgd", "rmsprop"])
 def test_optimisers_descend(kind):
     model = nn.Linear(3, 1)
-    optimiser = make_optimiser(model, OptimiserSpec(kind, lr=0.05))
+    rate = 0.01 if kind == "rmsprop" else 0.05
+    optimiser = make_optimiser(model, OptimiserSpec(kind, lr=rate))
     x = torch.randn(50, 3)
     losses = []
     for _ in range(60):
@@ -75,6 +82,32 @@ def test_average_takes_the_statistics_of_norms_with_the_weights():
     with average.swapped():
         assert math.isclose(float(model.running_mean), 0.5, rel_tol=1e-6)
     assert math.isclose(float(model.running_mean), 1.0, rel_tol=1e-6)
+
+
+def test_an_average_leaves_other_state_alone():
+    """A boost that a task counts is no weight: its average would be no boost."""
+    model = nn.Sequential(nn.Linear(1, 1), nn.BatchNorm1d(1))
+    model.register_buffer("boost", torch.ones(1))
+    average = Average(model, 0.5)
+    assert set(average.weights) == {
+        "0.weight", "0.bias", "1.weight", "1.bias", "1.running_mean", "1.running_var",
+    }  # fmt: skip
+    model.boost.fill_(3.0)
+    average.update(1000)
+    with average.swapped():
+        assert float(model.boost) == 3.0
+
+
+def test_groups_of_parameters_have_their_own_rates():
+    model = nn.Module()
+    model.model = nn.ModuleDict({"stem": nn.Linear(2, 2), "head": nn.Linear(2, 2)})
+    spec = OptimiserSpec("sgd", 0.1, 0.5, rates=("head=2", "head.bias=0.5"), decay_all=False)
+    groups = make_optimiser(model, spec).param_groups
+    found = {(g["factor"], g["weight_decay"]): len(g["params"]) for g in groups}
+    assert found == {(1.0, 0.5): 1, (1.0, 0.0): 1, (2.0, 0.5): 1, (0.5, 0.0): 1}
+    for wrong, words in (("heads=2", "Did you mean 'head'"), ("head=fast", "not NAME=FACTOR")):
+        with pytest.raises(TorchcapsError, match=words):
+            make_optimiser(model, OptimiserSpec(rates=(wrong,)))
 
 
 def test_biases_and_gains_can_be_left_undecayed():

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 TINY = [
     "train", "demo/capsnet", "--epochs", "3", "--batch-size", "200", "--model.channels", "8",
-    "--model.num-types", "2", "--model.hidden", "16", "--evaluate", "--hardware.accelerator", "cpu",
+    "--model.num-types", "2", "--model.hidden", "16", "--measures", "--hardware.accelerator", "cpu",
 ]  # fmt: skip
 
 
@@ -84,14 +84,14 @@ def test_ctrl_c_leaves_a_run_that_resumes(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
-def test_two_processes_have_the_loss_curve_of_one(tmp_path, strategy):
+def test_two_processes_have_the_loss_curve_of_one(tmp_path):
+    """From the command line; FSDP, and tasks that call any method, are in tasks/test_toys."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     launcher = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2")
     launcher += ("--master-port", str(port))
-    pair = ("--hardware.devices", "2", "--hardware.strategy", strategy, "--out", tmp_path / "two")
+    pair = ("--hardware.devices", "2", "--hardware.strategy", "ddp", "--out", tmp_path / "two")
     # checkpoints by the clock: the processes must agree on when
     pair += ("--checkpoint-seconds", "0.11")
     finished(torchcaps(*TINY, *pair, launcher=launcher))

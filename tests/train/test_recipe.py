@@ -9,7 +9,9 @@ from torchcaps.errors import TorchcapsError
 from torchcaps.experiments import get_recipe, recipes
 from torchcaps.train import recipe as recipe_module
 from torchcaps.train.load import data_of
-from torchcaps.train.recipe import DataSpec, LossSpec, Recipe, from_dict, to_dict
+from torchcaps.train.recipe import DataSpec, Recipe, essence, from_dict, to_dict
+from torchcaps.train.registry import changes, digest, marked, revision
+from torchcaps.train.tasks import Classify, Masked
 
 
 @pytest.mark.parametrize("name", list(recipes()))
@@ -37,7 +39,11 @@ def test_any_values_survive_json(seed, lr, augment):
         ({"epochs": "three"}, "epochs: 'three' is not of type int"),
         ({"seed": True}, "seed: True"),
         ({"optimiser": {"lrr": 1}}, "Did you mean 'lr'"),
-        ({"loss": {"kind": "hinge"}}, "hinge"),
+        ({"task": {"kind": "classify", "loss": "hinge"}}, "hinge"),
+        ({"task": {"kind": "clasify"}}, "Did you mean 'classify'"),
+        ({"task": {"kind": "masked", "smoothing": 0.1}}, "no field 'smoothing'"),
+        ({"task": {}}, "no task None"),
+        ({"version": 1}, "a recipe of version 1; this torchcaps reads version 2"),
         ({"model": {"family": "capsnt"}}, "Did you mean 'capsnet'"),
         ({"model": {"family": "capsnet", "num_iters": "x"}}, "num_iters"),
         ({"data": 3}, "not a group"),
@@ -58,9 +64,52 @@ def test_a_file_that_is_no_recipe(tmp_path):
 
 
 def test_weights_of_losses_are_named():
-    assert get_recipe("demo/capsnet").loss.reconstruction == 0.002
+    assert get_recipe("demo/capsnet").task.reconstruction == 0.002
     with pytest.raises(TypeError):
-        LossSpec("margin", 0.002)
+        Classify("margin", 0.002)
+
+
+def test_the_digest_is_of_what_makes_the_experiment():
+    base = get_recipe("robustness/table1/capsnet")
+    alike = replace(
+        base, seed=4, record=True, measures=(), watch=("linear",), row="elsewhere",
+        data=replace(base.data, root="elsewhere"), hardware=replace(base.hardware, devices=2),
+        model=replace(base.model, image_size=40),
+    )  # fmt: skip
+    assert digest(alike) == digest(base) and not changes(alike)
+    for other in (
+        replace(base, epochs=1),
+        replace(base, data=replace(base.data, seed=1)),
+        replace(base, model=replace(base.model, num_iters=2)),
+        replace(base, task=replace(base.task, reconstruction=0.0)),
+        replace(base, task=Masked()),
+    ):
+        assert digest(other) != digest(base) and changes(other)
+        assert marked(other).protocol == "modified"
+    assert marked(alike) == alike
+
+
+def test_a_finetuning_changes_with_its_pretraining(registered):
+    first = replace(get_recipe("mcae/pretrain/mnist"), name="")
+    second = replace(get_recipe("mcae/table1/mnist"), before="little/first")
+    registered.recipe("little/first", first)
+    registered.recipe("little/second", second)
+    before = digest(get_recipe("little/second"))
+    registered.recipe("little/first", replace(first, epochs=51))
+    assert digest(get_recipe("little/second")) != before
+
+
+def test_fields_at_their_defaults_are_not_in_the_digest():
+    """So that a new field changes no digest as long as its default is what was done before."""
+    found = essence(Recipe())
+    assert found == {"family": "capsnet", "task_kind": "classify"}
+
+
+def test_a_revision_rises_with_each_part(monkeypatch):
+    recipe = get_recipe("robustness/table1/capsnet")
+    before = revision(recipe)
+    monkeypatch.setattr(type(recipe.model), "revision", 2)
+    assert revision(recipe) == before + 1
 
 
 def test_a_recipe_can_train_on_few_images_of_each_class():

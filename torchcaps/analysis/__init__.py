@@ -1,5 +1,9 @@
-"""Looking inside: functions that return arrays, and functions that draw those arrays."""
+"""Looking inside: functions of a model and data that return arrays, and drawings of those arrays.
 
+Numbers by name are in `measures`, pictures by name in `views`; importing this package knows all.
+"""
+
+from torchcaps.analysis import masked
 from torchcaps.analysis.attacks import (
     accuracy_under_attack,
     attacked,
@@ -7,17 +11,22 @@ from torchcaps.analysis.attacks import (
     draw_accuracy_under_attack,
 )
 from torchcaps.analysis.calibration import calibration_error, draw_reliability, reliability
-from torchcaps.analysis.compactness import compactness, draw_compactness
 from torchcaps.analysis.curves import draw_curves
+from torchcaps.analysis.drawing import draw_traversal, reconstructions, traverse
+from torchcaps.analysis.measures import measure_of, prepare, register_measure
+from torchcaps.analysis.mistakes import by_class, worst_mistakes
 from torchcaps.analysis.outliers import outlier_auroc, strangeness
+from torchcaps.analysis.probing import representation
 from torchcaps.analysis.robustness import accuracy_under, draw_accuracy_under
 from torchcaps.analysis.routing import draw_coupling, routing_map
-from torchcaps.analysis.traverse import draw_traversal, reconstructions, traverse
+from torchcaps.analysis.units import compactness, draw_compactness
+from torchcaps.analysis.views import get_view, register_view
 
 __all__ = [
     "accuracy_under",
     "accuracy_under_attack",
     "attacked",
+    "by_class",
     "calibration_error",
     "compactness",
     "detected",
@@ -28,10 +37,18 @@ __all__ = [
     "draw_curves",
     "draw_reliability",
     "draw_traversal",
+    "get_view",
+    "masked",
+    "measure_of",
     "outlier_auroc",
+    "prepare",
     "reconstructions",
+    "register_measure",
+    "register_view",
     "reliability",
+    "representation",
     "routing_map",
     "strangeness",
     "traverse",
+    "worst_mistakes",
 ]

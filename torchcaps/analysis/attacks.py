@@ -2,21 +2,27 @@
 
 import warnings
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
-from matplotlib.figure import Figure
 from torch import Tensor, nn
 
+from torchcaps.analysis.accuracy import logits_of
+from torchcaps.analysis.figure import line_plot
+from torchcaps.analysis.measures import Measure, register_measure
 from torchcaps.analysis.outliers import drawing_error
+from torchcaps.data import Dataset, Split
 from torchcaps.errors import require
 from torchcaps.models import CapsuleModel
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Kind = Literal["fgsm", "pgd"]
 EPSILONS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.3)
 STEPS = 40
-"""Of PGD, each of a 30th of epsilon, from a random start."""
+"""Steps of PGD, each of a 30th of epsilon, from a random start."""
 
 
 class _Logits(nn.Module):
@@ -25,7 +31,7 @@ class _Logits(nn.Module):
         self.model = model
 
     def forward(self, images: Tensor) -> Tensor:
-        return self.model(images, reconstruct=False).logits.float()
+        return logits_of(self.model.encode(images)).float()
 
 
 def _foolbox() -> Any:
@@ -52,7 +58,7 @@ def attacked(
 
 @torch.no_grad()
 def _right(model: CapsuleModel, images: Tensor, labels: Tensor) -> Tensor:
-    return model(images, reconstruct=False).logits.argmax(-1) == labels
+    return logits_of(model.encode(images)).argmax(-1) == labels
 
 
 def accuracy_under_attack(
@@ -76,9 +82,9 @@ class Detection:
     """What an attack is left with when badly drawn images are turned away."""
 
     accuracy: float
-    """Under attack, without a detector."""
+    """Accuracy under attack, without a detector."""
     guarded: float
-    """Share of attacked images that are classed right or turned away."""
+    """The share of attacked images that are classed right or turned away."""
     threshold: float
 
 
@@ -104,12 +110,32 @@ def detected(
     return Detection(accuracy, guarded, float(threshold))
 
 
-def draw_accuracy_under_attack(curves: dict[str, tuple[np.ndarray, np.ndarray]]) -> Figure:
-    figure = Figure(figsize=(6, 3.6), layout="constrained")
-    axes = figure.subplots()
-    for name, (epsilons, accuracy) in curves.items():
-        axes.plot(epsilons, 100 * accuracy, marker="o", markersize=4, label=name)
-    axes.set(xlabel="largest change of a pixel", ylabel="test accuracy, %", ylim=(0, 101))
-    axes.grid(alpha=0.3)
-    axes.legend(frameon=False)
-    return figure
+def draw_accuracy_under_attack(curves: dict[str, tuple[np.ndarray, np.ndarray]]) -> "Figure":
+    lines = {name: (epsilons, 100 * accuracy) for name, (epsilons, accuracy) in curves.items()}
+    return line_plot(lines, "largest change of a pixel", "test accuracy, %", ylim=(0, 101))
+
+
+@register_measure("adversarial", ("fgsm_accuracy", "pgd_accuracy", "pgd_guarded"))
+@dataclass
+class Adversarial(Measure):
+    """Accuracy under FGSM and PGD, and under PGD with the decoder as a detector."""
+
+    epsilon: float = 0.1
+    """The largest change of a pixel."""
+    images: int = 1000
+    """Images that are attacked, and validation images that set the detector's threshold."""
+
+    def counted(self, split: Split) -> int:
+        return min(len(split), self.images)
+
+    def score(self, model: CapsuleModel, data: Dataset, split: Split) -> dict[str, float]:
+        first = slice(0, self.images)
+        test, val = split.batch(first), data.val.batch(first)
+        moved = attacked(model, test.images, test.labels, "fgsm", self.epsilon)
+        numbers = {"fgsm_accuracy": float(_right(model, moved, test.labels).float().mean())}
+        if "decode" in model.provides:
+            found = detected(model, test.images, test.labels, val.images, "pgd", self.epsilon)
+            return numbers | {"pgd_accuracy": found.accuracy, "pgd_guarded": found.guarded}
+        moved = attacked(model, test.images, test.labels, "pgd", self.epsilon)
+        right = _right(model, moved, test.labels)
+        return numbers | {"pgd_accuracy": float(right.float().mean())}

@@ -1,40 +1,22 @@
 """Is a model as often right as it says? Expected calibration error, and the curve behind it."""
 
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
 import numpy as np
 import torch
-from matplotlib.figure import Figure
-from torch import Tensor
 
-from torchcaps.data import Split
-from torchcaps.errors import TorchcapsError, require
-from torchcaps.models import CapsuleModel, Output
+from torchcaps.analysis.accuracy import claims
+from torchcaps.analysis.figure import line_plot
+from torchcaps.analysis.measures import Measure, register_measure
+from torchcaps.data import Dataset, Split
+from torchcaps.errors import require
+from torchcaps.models import CapsuleModel
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 NUM_BINS = 15
-
-
-def probabilities(output: Output) -> Tensor:
-    """What a model claims of each class: lengths where it has them, else a softmax. -> [B,Y]
-
-    Lengths that nothing squashed are scaled down to one at most.
-    """
-    if output.lengths is not None:
-        lengths = output.lengths.float()
-        return lengths / lengths.amax(-1, keepdim=True).clamp(min=1)
-    return output.logits.float().softmax(-1)
-
-
-@torch.no_grad()
-def claims(model: CapsuleModel, split: Split, batch_size: int = 500) -> tuple[Tensor, Tensor]:
-    """Of the labelled images. -> probabilities [N,Y], labels [N]"""
-    model.eval()
-    labelled = split.labels.reshape(len(split.labels), -1)[:, 0] >= 0
-    if not labelled.any():
-        raise TorchcapsError("None of these images has a label, so nothing can be right or wrong.")
-    found = [
-        (probabilities(model(b.images, reconstruct=False)), b.labels)
-        for b in split[labelled].batches(batch_size)
-    ]
-    return torch.cat([p for p, _ in found]), torch.cat([y for _, y in found])
 
 
 def calibration_error(model: CapsuleModel, split: Split) -> float:
@@ -61,13 +43,18 @@ def reliability(model: CapsuleModel, split: Split) -> tuple[np.ndarray, np.ndarr
     return mean, accuracy, count.long().numpy()
 
 
-def draw_reliability(curves: dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]) -> Figure:
+def draw_reliability(curves: dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]) -> "Figure":
     """Accuracy against confidence, a line a model; the diagonal is a model that knows itself."""
-    figure = Figure(figsize=(4.2, 4), layout="constrained")
-    axes = figure.subplots()
-    axes.plot([0, 1], [0, 1], color="0.7", linewidth=1)
-    for name, (mean, accuracy, _) in curves.items():
-        axes.plot(mean, accuracy, marker="o", markersize=4, label=name)
-    axes.set(xlabel="confidence", ylabel="accuracy", xlim=(0, 1.02), ylim=(0, 1.02))
-    axes.legend(frameon=False)
+    lines = {name: (mean, accuracy) for name, (mean, accuracy, _) in curves.items()}
+    figure = line_plot(lines, "confidence", "accuracy", xlim=(0, 1.02), ylim=(0, 1.02))
+    figure.axes[0].plot([0, 1], [0, 1], color="0.7", linewidth=1, zorder=0)
     return figure
+
+
+@register_measure("calibration", ("ece",))
+@dataclass
+class Calibration(Measure):
+    """Expected calibration error."""
+
+    def score(self, model: CapsuleModel, data: Dataset, split: Split) -> dict[str, float]:
+        return {"ece": calibration_error(model, split)}

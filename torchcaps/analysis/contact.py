@@ -1,14 +1,18 @@
 """A contact sheet: a few images of every class."""
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import torch
-from matplotlib.figure import Figure
 
-from torchcaps.analysis.traverse import tile
+from torchcaps.analysis.figure import image_grid
 from torchcaps.data import Dataset
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
-def contact_sheet(data: Dataset, columns: int = 12, max_rows: int = 20) -> Figure:
+
+def contact_sheet(data: Dataset, columns: int = 12, max_rows: int = 20) -> "Figure":
     """Test images, a row a class (or simply the first ones, where there are no single labels)."""
     test = data.test
     rows: list[torch.Tensor] = []
@@ -22,18 +26,8 @@ def contact_sheet(data: Dataset, columns: int = 12, max_rows: int = 20) -> Figur
     if not rows:
         count = min(8, max(1, len(test) // columns))
         rows = list(torch.arange(min(len(test), count * columns)).split(min(columns, len(test))))
+        rows = [row for row in rows if len(row) == len(rows[0])]
         names = [""] * len(rows)
-    images = np.stack([test.batch(r).images.numpy() for r in rows])
-    figure = Figure(
-        figsize=(0.6 * images.shape[1] + 1.2, 0.6 * len(rows) + 0.4), layout="constrained"
-    )
-    axes = figure.subplots()
-    axes.imshow(tile(images))
-    height = images.shape[3] + 1
-    axes.set_yticks([height * (i + 0.5) for i in range(len(names))], names, fontsize=8)
-    axes.set_xticks([])
-    axes.tick_params(length=0)
-    axes.set_title(f"{data.name}, {len(test):,} test images", fontsize=9)
-    for spine in axes.spines.values():
-        spine.set_visible(False)
+    figure = image_grid(np.stack([test.batch(r).images.numpy() for r in rows]), names)
+    figure.axes[0].set_title(f"{data.name}, {len(test):,} test images", fontsize=9)
     return figure

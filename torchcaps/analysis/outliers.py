@@ -1,12 +1,15 @@
 """Images of another kind: by what the decoder cannot draw, and by low confidence."""
 
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from torchcaps.analysis.calibration import probabilities
-from torchcaps.data import Split
+from torchcaps.analysis.accuracy import outputs, probabilities
+from torchcaps.analysis.measures import Measure, register_measure
+from torchcaps.data import Dataset, Split
+from torchcaps.data import load as load_data
 from torchcaps.errors import TorchcapsError, require
 from torchcaps.models import CapsuleModel
 
@@ -29,11 +32,7 @@ def strangeness(
     model.eval()
     if score == "reconstruction":
         return torch.cat([drawing_error(model, b.images) for b in split.batches(batch_size)])
-    found = [
-        1 - probabilities(model(b.images, reconstruct=False)).amax(-1)
-        for b in split.batches(batch_size)
-    ]
-    return torch.cat(found)
+    return torch.cat([1 - probabilities(o).amax(-1) for _, o in outputs(model, split, batch_size)])
 
 
 def outlier_auroc(
@@ -47,3 +46,25 @@ def outlier_auroc(
     levels = torch.unique(values, return_inverse=True)[1]
     ranks = levels.double() / (levels.max() + 1)
     return float(functional.binary_auroc(ranks, is_outside.long()))
+
+
+@register_measure("outliers", ("ood_confidence", "ood_reconstruction"))
+@dataclass
+class Outliers(Measure):
+    """AUROC against images of another kind: clothes, or digits where the images are clothes."""
+
+    single_labels = False
+
+    def score(self, model: CapsuleModel, data: Dataset, split: Split) -> dict[str, float]:
+        other = "mnist" if "fashion" in data.name else "fashion-mnist"
+        head, _, rest = data.name.partition(":")
+        outside = load_data(f"{head}:{other}" if rest else other, self.root, seed=0)
+        if outside.image_shape != data.image_shape:
+            raise TorchcapsError(
+                f"{data.name}: there is no set of clothes or digits of its image size."
+            )
+        strange = outside.test.to(split.images.device)
+        numbers = {"ood_confidence": outlier_auroc(model, split, strange, "confidence")}
+        if "decode" in model.provides:
+            numbers["ood_reconstruction"] = outlier_auroc(model, split, strange)
+        return numbers

@@ -1,16 +1,21 @@
 """Accuracy against the size of a transformation."""
 
 from collections.abc import Callable
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
-from matplotlib.figure import Figure
 
-from torchcaps.data import Split
+from torchcaps.analysis.accuracy import logits_of
+from torchcaps.analysis.figure import line_plot
+from torchcaps.analysis.views import Arrays, View, evenly, lacks, register_view
+from torchcaps.data import Dataset, Split
 from torchcaps.errors import TorchcapsError
 from torchcaps.functional import affine_matrix, warp
 from torchcaps.models import CapsuleModel
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Factor = Literal["rotation", "shear_x", "shear_y", "scale", "shift_x", "shift_y"]
 Transform = Factor | Callable[[torch.Tensor, float], torch.Tensor]
@@ -67,20 +72,37 @@ def accuracy_under(
     for amount in grid:
         right = torch.zeros((), device=split.images.device)
         for batch in split.batches(batch_size):
-            logits = model(transformed(batch.images, transform, amount), reconstruct=False).logits
-            right += (logits.argmax(-1) == batch.labels).sum()
+            output = model.encode(transformed(batch.images, transform, amount))
+            right += (logits_of(output).argmax(-1) == batch.labels).sum()
         accuracies.append(float(right) / len(split))
     return np.asarray(grid), np.asarray(accuracies)
 
 
-def draw_accuracy_under(curves: dict[str, tuple[np.ndarray, np.ndarray]], factor: str) -> Figure:
+def draw_accuracy_under(curves: dict[str, tuple[np.ndarray, np.ndarray]], factor: str) -> "Figure":
     """One line a model."""
-    figure = Figure(figsize=(6, 3.6), layout="constrained")
-    axes = figure.subplots()
-    for name, (grid, accuracy) in curves.items():
-        axes.plot(grid, 100 * accuracy, marker="o", markersize=4, label=name)
     unit = {"rotation": "degrees", "shear_x": "", "shear_y": "", "scale": ""}.get(factor, "pixels")
-    axes.set(xlabel=f"{factor} {unit}".strip(), ylabel="test accuracy, %", ylim=(0, 101))
-    axes.grid(alpha=0.3)
-    axes.legend(frameon=False)
-    return figure
+    lines = {name: (grid, 100 * accuracy) for name, (grid, accuracy) in curves.items()}
+    return line_plot(lines, f"{factor} {unit}".strip(), "test accuracy, %", ylim=(0, 101))
+
+
+@register_view("rotation")
+class Rotation(View):
+    title = "Accuracy against rotation"
+    place = 30
+    words = (
+        "Test images turned by a fixed angle; no model was trained on turned images unless its "
+        "recipe says so."
+    )
+    together = True
+
+    def applies(self, model: CapsuleModel, data: Dataset) -> str:
+        return lacks(model, data, "logits", "labels")
+
+    def compute(self, model: CapsuleModel, data: Dataset) -> Arrays:
+        part = data.test[evenly(len(data.test), 500).to(data.test.images.device)]
+        grid, accuracy = accuracy_under(model, part, "rotation")
+        return {"degrees": grid, "accuracy": accuracy}
+
+    def draw(self, found: dict[str, Arrays]) -> "Figure":
+        curves = {name: (a["degrees"], a["accuracy"]) for name, a in found.items()}
+        return draw_accuracy_under(curves, "rotation")

@@ -1,43 +1,122 @@
 """Where the children of each parent sit in the image."""
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import torch
-from matplotlib.figure import Figure
 from torch import Tensor
 
+from torchcaps.analysis.figure import new_figure
+from torchcaps.analysis.views import Arrays, View, few, lacks, register_view
+from torchcaps.data import Dataset
 from torchcaps.errors import TorchcapsError
-from torchcaps.models import CapsuleModel
+from torchcaps.models import CapsuleModel, Output
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SHOWN_CLASSES = 5
+
+
+def _received(output: Output) -> tuple[Tensor, Tensor]:
+    """Coupling [I,J] of the last layer for the first image, and its map [J,H,W]; see routing_map"""
+    if len(output.layers) < 2 or output.coupling is None:
+        raise TorchcapsError("This model has no routing to show.")
+    below, coupling = output.layers[-2], output.coupling[0]
+    weight = below.poses.norm(dim=-1) if below.activations is None else below.activations
+    weight = weight[0]
+    if coupling.dim() == 3:  # inside each position of a sequence
+        side = round(len(coupling) ** 0.5)
+        if side * side != len(coupling):
+            raise TorchcapsError("Its positions are no square grid.")
+        weight, coupling = weight.unflatten(0, (side, side)), coupling.flatten(0, 1)
+    if weight.dim() != 3:
+        raise TorchcapsError("Its classes do not route from capsules on a grid.")
+    sent = coupling.reshape(*weight.shape, -1) * weight[..., None]
+    return coupling, sent.sum(2).permute(2, 0, 1)
 
 
 @torch.no_grad()
 def routing_map(model: CapsuleModel, image: Tensor) -> tuple[np.ndarray, np.ndarray]:
-    """Coupling of one image, summed over capsule types with each child's length as its weight.
+    """Coupling of the last layer, summed over capsule types with each child's activation, or else
+    its length, as its weight.
 
     image [C,H,W] -> coupling [I,J], map [J,H',W'] (what each parent receives from each position)
     """
     model.eval()
-    output = model(image[None], coupling=True, reconstruct=False)
-    if output.coupling is None or output.primary is None:
-        raise TorchcapsError("This model has no routing to show.")
-    num_types = getattr(model.config, "num_types", 1)
-    coupling, lengths = output.coupling[0], output.primary[0].norm(dim=-1)
-    side = round((len(coupling) // num_types) ** 0.5)
-    if len(coupling) != len(lengths) or side * side * num_types != len(coupling):
-        raise TorchcapsError("Its classes do not route from primary capsules on a square grid.")
-    received = (coupling * lengths[:, None]).reshape(side, side, num_types, -1).sum(2)
-    return coupling.cpu().numpy(), received.permute(2, 0, 1).cpu().numpy()
+    coupling, received = _received(model.encode(image[None], coupling=True))
+    return coupling.float().cpu().numpy(), received.float().cpu().numpy()
 
 
-def draw_coupling(image: np.ndarray, received: np.ndarray, classes: tuple[str, ...]) -> Figure:
-    """The image, then one map a parent, all on one scale."""
-    shown = min(len(received), 10)
-    figure = Figure(figsize=(1.1 * (shown + 1), 1.6), layout="constrained")
-    axes = figure.subplots(1, shown + 1)
-    axes[0].imshow(image.transpose(1, 2, 0).squeeze(), cmap="gray")
-    axes[0].set_title("image", fontsize=8)
-    for j in range(shown):
-        axes[j + 1].imshow(received[j], cmap="magma", vmin=0, vmax=received[:shown].max())
-        axes[j + 1].set_title(f"to {classes[j]}", fontsize=8)
-    for axis in axes:
-        axis.set_axis_off()
+def draw_coupling(
+    image: np.ndarray, received: np.ndarray, names: list[str], columns: int = 3
+) -> "Figure":
+    """Each parent's map over the image, all on one scale. image [C,H,W], received [J,H',W']"""
+    count = len(received)
+    columns = min(columns, count)
+    rows = -(-count // columns)
+    figure = new_figure(1.7 * columns + 0.6, 1.9 * rows)
+    grid = figure.subplots(rows, columns, squeeze=False)
+    pixels = image.transpose(1, 2, 0)
+    grey = pixels[..., 0] if pixels.shape[2] != 3 else pixels.mean(-1)
+    shown = None
+    extent = (0, image.shape[2], image.shape[1], 0)
+    for place, axes in enumerate(grid.flat):
+        axes.set_axis_off()
+        if place < count:
+            axes.imshow(grey, cmap="gray", vmin=0, vmax=1, extent=extent)
+            shown = axes.imshow(
+                received[place], cmap="inferno", vmin=0, vmax=received.max() or 1, alpha=0.6,
+                extent=extent, interpolation="bilinear",
+            )  # fmt: skip
+            axes.set_title(names[place], fontsize=8)
+    if shown is not None:
+        bar = figure.colorbar(shown, ax=grid, shrink=0.7)
+        bar.ax.tick_params(labelsize=7)
+        bar.set_label("received", fontsize=8)
     return figure
+
+
+@register_view("where")
+class Where(View):
+    title = "Where classes look"
+    place = 60
+    words = (
+        "One test image, and over it what the likeliest classes receive from each position: "
+        "coupling times the child's length or activation, summed over types."
+    )
+
+    def _image(self, data: Dataset) -> Tensor:
+        batch = few(data, 12)
+        return batch.images[len(batch) // 3]
+
+    @torch.no_grad()
+    def applies(self, model: CapsuleModel, data: Dataset) -> str:
+        reason = lacks(model, data, "logits")
+        if reason:
+            return reason
+        try:
+            coupling, _ = _received(model.encode(self._image(data)[None], coupling=True))
+        except TorchcapsError as error:
+            return str(error)
+        if float(coupling.max() - coupling.min()) < 1e-6:
+            return "Every child gives every class the same share."
+        return ""
+
+    @torch.no_grad()
+    def compute(self, model: CapsuleModel, data: Dataset) -> Arrays:
+        image = self._image(data)
+        output = model.encode(image[None], coupling=True)
+        assert output.logits is not None
+        _, received = _received(output)
+        likeliest = output.logits[0].argsort(descending=True)[:SHOWN_CLASSES]
+        chosen = likeliest.cpu().numpy()
+        return {
+            "image": image.cpu().numpy(),
+            "received": received[likeliest].float().cpu().numpy(),
+            "classes": np.array(data.classes)[chosen],
+        }
+
+    def draw(self, found: dict[str, Arrays]) -> "Figure":
+        (arrays,) = found.values()
+        return draw_coupling(arrays["image"], arrays["received"], list(arrays["classes"]))

@@ -3,7 +3,7 @@
 import os
 import sys
 
-from torchcaps.errors import TorchcapsError
+from torchcaps.errors import Interrupted, TorchcapsError
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -12,7 +12,6 @@ def main(arguments: list[str] | None = None) -> int:
     debug = "--debug" in words
     words = [w for w in words if w != "--debug"]
     from torchcaps.cli.commands import run_command
-    from torchcaps.train.loop import Interrupted
 
     try:
         return run_command(words)

@@ -1,10 +1,6 @@
 """Completion for bash and zsh: commands, recipes and their fields, models, data sets."""
 
-import dataclasses
-
-from torchcaps.data.registry import entries
-from torchcaps.experiments import get_recipe, recipes
-from torchcaps.models.registry import list_models
+from torchcaps.cli.catalog import read
 
 _SCRIPT = """\
 # torchcaps completion {shell} >> ~/.{shell}rc
@@ -17,9 +13,10 @@ _SCRIPT = """\
       train) if [ "$COMP_CWORD" -eq 2 ]; then words="{recipes}"; else words="{fields}"; fi ;;
       tour) if [ "$COMP_CWORD" -eq 2 ]; then words="{models}"; else words="{data}"; fi ;;
       data) if [ "$COMP_CWORD" -eq 2 ]; then words="get check show"; else words="{data}"; fi ;;
-      list) words="all models data recipes --json" ;;
+      list) words="all models data recipes tasks routings measures runs --json" ;;
       table) words="{papers}" ;;
-      resume|eval|report) COMPREPLY=($(compgen -d -- "${{COMP_WORDS[COMP_CWORD]}}")); return ;;
+      resume|eval|measure|report|record|curves|traverse)
+        COMPREPLY=($(compgen -d -- "${{COMP_WORDS[COMP_CWORD]}}")); return ;;
     esac
   fi
   COMPREPLY=($(compgen -W "$words" -- "${{COMP_WORDS[COMP_CWORD]}}"))
@@ -28,25 +25,12 @@ complete -F _torchcaps torchcaps
 """
 
 
-def _fields(value: object, prefix: str = "--") -> list[str]:
-    found = []
-    for field in dataclasses.fields(value):  # type: ignore[arg-type]
-        inner = getattr(value, field.name)
-        name = prefix + field.name.replace("_", "-")
-        found += _fields(inner, f"{name}.") if dataclasses.is_dataclass(inner) else [name]
-    return found
-
-
 def completion_script(shell: str, commands: list[str]) -> str:
-    names = list(recipes())
-    fields = {f: None for name in names for f in _fields(get_recipe(name))}
+    known = read()
     return _SCRIPT.format(
         shell=shell,
         prelude="autoload -U +X bashcompinit && bashcompinit\n" if shell == "zsh" else "",
         commands=" ".join(commands),
-        recipes=" ".join(names),
-        fields=" ".join(fields),
-        models=" ".join(list_models()),
-        data=" ".join(e.name for e in entries()),
-        papers=" ".join(sorted({n.split("/")[0] for n in names if get_recipe(n).paper})),
+        **{name: " ".join(known[name]) for name in ("recipes", "fields", "models", "data")},
+        papers=" ".join(known["papers"]),
     )

@@ -1,22 +1,31 @@
-"""The papers' tables in a terminal."""
+"""The papers' tables in a terminal, and as Markdown for README and docs."""
 
+import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from rich.table import Table as RichTable
 from rich.text import Text
-from tyro.conf import Positional
+from tyro.conf import Positional, arg
 
-from torchcaps.cli.show import console, print_json
-from torchcaps.experiments import cells, get_table, tables
-from torchcaps.experiments.tables import Table
+from torchcaps.cli.running import RESULTS, Paper, console, print_json
+from torchcaps.errors import TorchcapsError, nearest
+
+if TYPE_CHECKING:
+    from torchcaps.experiments.tables import Table
+
+Words = Annotated[tuple[str, ...], arg(help_behavior_hint="")]
 
 
 def table(
-    paper: Positional[str],
-    name: Positional[str | None] = None,
+    paper: Paper,
+    name: Annotated[str | None, Positional, arg(metavar="TABLE", help_behavior_hint="")] = None,
     /,
-    results: Path = Path("results"),
+    columns: Words = (),
+    rows: Words = (),
+    markdown: bool = False,
+    older: bool = False,
+    results: Path = RESULTS,
     json: bool = False,
 ) -> None:
     """A paper's table: our mean ± std (runs) and best, the paper's value, the difference.
@@ -24,24 +33,134 @@ def table(
     Examples: torchcaps table robustness · torchcaps table robustness table1 --json
 
     Args:
-        paper: Short name of the paper.
+        paper: The short name of the paper.
         name: One of its tables; default: all.
-        results: Folder of the recorded results.
-        json: Print JSON.
+        columns: The columns that are shown; default: all.
+        rows: The rows that are shown; default: all.
+        markdown: Whether it is printed as Markdown.
+        older: Whether runs of recipes as they once were count too.
+        results: The folder of the recorded results.
+        json: Whether the cells are printed as JSON.
     """
-    chosen = [get_table(paper, name)] if name else tables(paper)
+    from torchcaps.experiments import cells, get_table, list_tables
+    from torchcaps.train.results import parse_lines, results_file
+
+    chosen = [get_table(paper, name)] if name else list_tables(paper)
+    for problem in parse_lines(results_file(paper, results))[1]:
+        print(f"torchcaps: {problem}", file=sys.stderr)
+    found = {t.name: _some(t, cells(t, results, older), columns, rows) for t in chosen}
     if json:
-        return print_json([cell for t in chosen for cell in cells(t, results)])
+        return print_json([cell for part in found.values() for cell in part])
     for t in chosen:
-        found = cells(t, results)
-        printed = {name for row in t.rows.values() for name in row}
-        own = [name for name in t.columns if name in printed]
-        more = [name for name in t.columns if name not in printed]
-        for columns in filter(None, (own, more)):
-            console.print(_table(t, columns, found, beyond=bool(own) and columns is more))
+        part = found[t.name]
+        shown = list(dict.fromkeys(c["column"] for c in part))
+        if markdown:
+            print(as_markdown(t, shown, part))
+            continue
+        printed = {column for row in t.rows.values() for column in row}
+        own = [column for column in shown if column in printed]
+        more = [column for column in shown if column not in printed]
+        for names in filter(None, (own, more)):
+            console.print(_table(t, names, part, beyond=bool(own) and names is more))
+        for said in repeated(part):
+            console.print(said, style="dim", markup=False)
 
 
-def _table(t: Table, columns: list[str], found: list[dict[str, Any]], beyond: bool) -> RichTable:
+def benchmarks(
+    ops: Annotated[tuple[str, ...], Positional, arg(metavar="OP", help_behavior_hint="")] = (),
+    /,
+    markdown: bool = False,
+    results: Path = RESULTS,
+    json: bool = False,
+) -> None:
+    """Recorded times and memory: of every operation the newest line of each implementation.
+
+    Example: torchcaps benchmarks "training step" · torchcaps benchmarks dynamic --markdown
+
+    Args:
+        ops: Beginnings of names of operations; default: all.
+        markdown: Whether it is printed as Markdown.
+        results: The folder of the recorded results.
+        json: Whether the lines are printed as JSON.
+    """
+    from torchcaps.train.results import newest
+
+    fields = ("op", "passes", "shape", "dtype", "impl")
+    lines = newest(results / "benchmarks.jsonl", fields)
+    lines = [x for x in lines if not ops or x["op"].startswith(ops)]
+    lines = [x for x in lines if "ms" in x]
+    if json:
+        return print_json(lines)
+    heads = ("what", "shape", "dtype", "how", "ms", "MB", "commit")
+    body = [
+        (
+            x["op"] + (f", {x['passes']} passes" if "passes" in x else ""),
+            x["shape"].removeprefix(f"batch 128, {x['op']}").lstrip(", ") or "batch 128",
+            x.get("dtype", ""), x["impl"], f"{x['ms']:.3g}", f"{x.get('peak_mb', 0):.0f}",
+            x["commit"][:7],
+        )
+        for x in lines
+    ]  # fmt: skip
+    if markdown:
+        rows = (heads, ["---"] * len(heads), *body)
+        print("\n".join(f"| {' | '.join(row)} |" for row in rows))
+        return
+    shown = RichTable(*heads)
+    for row in body:
+        shown.add_row(*row)
+    console.print(shown)
+
+
+def _some(
+    t: "Table", found: list[dict[str, Any]], columns: tuple[str, ...], rows: tuple[str, ...]
+) -> list[dict[str, Any]]:
+    """The cells of these columns and rows, in this order; none named: all."""
+    for wanted, known in ((columns, list(t.columns)), (rows, list(t.rows))):
+        for name in wanted:
+            if name not in known:
+                raise TorchcapsError(f"{t.name} has no {name!r}. {nearest(name, known)}")
+    columns, rows = columns or tuple(t.columns), rows or tuple(t.rows)
+    kept = [c for c in found if c["column"] in columns and c["row"] in rows]
+    return sorted(kept, key=lambda c: (rows.index(c["row"]), columns.index(c["column"])))
+
+
+def repeated(found: list[dict[str, Any]]) -> list[str]:
+    """A sentence for each cell in which a seed was run more than once."""
+    return [
+        f"{c['row']}, {c['column']}: seed {', '.join(map(str, c['repeated']))} was run more than "
+        "once; the mean of its runs counts."
+        for c in found
+        if c["repeated"]
+    ]
+
+
+def _by_row(found: list[dict[str, Any]]) -> dict[tuple[str, str], dict[str, dict[str, Any]]]:
+    rows: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
+    for c in found:
+        rows.setdefault((c["row"], c["protocol"]), {})[c["column"]] = c
+    return rows
+
+
+def as_markdown(t: "Table", columns: list[str], found: list[dict[str, Any]]) -> str:
+    """Rows without any number, ours or the paper's, are left out."""
+    printed = {c["column"] for c in found if c["paper_value"] is not None}
+    heads = [h for c in columns for h in ([c, "paper"] if c in printed else [c])]
+    lines = [f"| | {' | '.join(heads)} |", f"| --- |{' --- |' * len(heads)}"]
+    for (row, protocol), cells in _by_row(found).items():
+        if not any(c["n"] or c["paper_value"] is not None for c in cells.values()):
+            continue
+        name = row if protocol == "ours" else f"{row} [{protocol}]"
+        line = []
+        for column in columns:
+            c = cells[column]
+            line.append(_cell(c, t.columns[column].digits, best=False))
+            if column in printed:
+                line.append("" if c["paper_value"] is None else f"{c['paper_value']}")
+        lines.append(f"| {name} | {' | '.join(line)} |")
+    return "\n".join([*lines, *(f"\n{said}" for said in repeated(found))])
+
+
+def _table(t: "Table", columns: list[str], found: list[dict[str, Any]], beyond: bool) -> RichTable:
     wide = len(columns) > 2  # then the paper's value goes below ours
     printed = any(name in row for row in t.rows.values() for name in columns)
     compared = printed and not wide
@@ -51,22 +170,20 @@ def _table(t: Table, columns: list[str], found: list[dict[str, Any]], beyond: bo
     shown = RichTable(title=title, caption="; ".join(notes) or None)
     beside = ["paper", "diff"] if compared else []
     heads = ["row", *(head for column in columns for head in (column, *beside))]
-    rows: dict[tuple[str, str], list[str]] = {}
-    for c in found:
-        if c["column"] not in columns:
-            continue
-        digits = t.columns[c["column"]].digits
-        line = rows.setdefault((c["row"], c["protocol"]), [])
-        printed = "" if c["paper_value"] is None else f"{c['paper_value']}"
-        if wide:
-            ours = [f"{c['mean']:.{digits}f} ({c['n']})"] if c["n"] else ["–"]
-            ours += [f"± {c['std']:.{digits}f}"] if c["std"] is not None else []
-            line.append("\n".join(ours + ([f"[dim]{printed}[/dim]"] if printed else [])))
-        else:
-            line += [_cell(c, digits)]
-            line += [printed, _difference(c, digits)] if compared else []
-    names = [row if protocol == "ours" else rf"{row} \[{protocol}]" for row, protocol in rows]
-    body = [[name, *line] for name, line in zip(names, rows.values(), strict=True)]
+    body = []
+    for (row, protocol), cells in _by_row(found).items():
+        line = [row if protocol == "ours" else rf"{row} \[{protocol}]"]
+        for column in columns:
+            c, digits = cells[column], t.columns[column].digits
+            value = "" if c["paper_value"] is None else f"{c['paper_value']}"
+            if wide:
+                ours = [f"{c['mean']:.{digits}f} ({c['n']})"] if c["n"] else ["–"]
+                ours += [f"± {c['std']:.{digits}f}"] if c["std"] is not None else []
+                line.append("\n".join(ours + ([f"[dim]{value}[/dim]"] if value else [])))
+            else:
+                line += [_cell(c, digits)]
+                line += [value, _difference(c, digits)] if compared else []
+        body.append(line)
     for head, width in zip(heads, _widths(heads, body, console.width), strict=True):
         shown.add_column(head, overflow="fold", width=width)
     for line in body:
@@ -75,7 +192,7 @@ def _table(t: Table, columns: list[str], found: list[dict[str, Any]], beyond: bo
 
 
 def _widths(heads: list[str], body: list[list[str]], room: int) -> list[int]:
-    """Of the columns, so that they fit into a terminal: no number breaks, only heads may."""
+    """Widths of columns that fit into a terminal: no number breaks, only heads may."""
     plain = [
         [Text.from_markup(text).plain for text in column] for column in zip(*body, strict=True)
     ]
@@ -94,12 +211,13 @@ def _within(lines: list[int], words: list[int], limit: int) -> list[int]:
     return [max(word, min(line, limit)) for line, word in zip(lines, words, strict=True)]
 
 
-def _cell(c: dict[str, Any], n: int) -> str:
+def _cell(c: dict[str, Any], n: int, best: bool = True) -> str:
     if not c["n"]:
         return "–"
     if c["n"] == 1:
         return f"{c['mean']:.{n}f} (1)"
-    return f"{c['mean']:.{n}f} ± {c['std']:.{n}f} ({c['n']}), best {c['best']:.{n}f}"
+    most = f", best {c['best']:.{n}f}" if best else ""
+    return f"{c['mean']:.{n}f} ± {c['std']:.{n}f} ({c['n']}){most}"
 
 
 def _difference(c: dict[str, Any], n: int) -> str:

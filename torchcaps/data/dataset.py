@@ -10,9 +10,9 @@ from torchcaps.errors import TorchcapsError
 from torchcaps.functional import draws
 
 
-@dataclass(frozen=True)
+@dataclass
 class Batch:
-    """What a step sees.
+    """What a step sees. (Not frozen: Lightning converts its tensors in place.)
 
     images [B,C,H,W] float in [0,1]; labels [B], or [B,2] where two objects overlap (-1: none);
     targets [B,2,C,H,W] float: the image of each labelled object, where they overlap; pasted [B]

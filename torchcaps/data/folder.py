@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 
 from torchcaps.data.dataset import Dataset, Split, hold_out, with_validation
@@ -18,6 +17,8 @@ _VALIDATION = ("val", "valid", "validation")
 
 def read_image(path: Path, size: int, mode: str) -> Tensor:
     """One file as uint8 [C,size,size]: shorter side to `size`, antialiased, then the centre."""
+    from PIL import Image
+
     try:
         with Image.open(path) as image:
             image = _flatten(image, mode)
@@ -33,6 +34,8 @@ def read_image(path: Path, size: int, mode: str) -> Tensor:
 
 def _flatten(image, mode: str):
     """Any mode to L or RGB: transparency over black, 16-bit greys scaled, not cut off."""
+    from PIL import Image
+
     if image.mode.startswith("I") or image.mode == "F":
         values = np.asarray(image, np.float64)
         top = 65535 if image.mode.startswith("I;16") or values.max() > 255 else 255

@@ -58,13 +58,12 @@ def grey_base(root: Path, base: str, seed: int) -> Dataset:
 
 
 def _generate(
-    name: str, root: Path, base: str, seed: int, draw: Draw, copies: int = 1, fresh: bool = True
+    name: str, data: Dataset, seed: int, draw: Draw, copies: int = 1, fresh: bool = True
 ) -> Dataset:
     if copies < 1:
         raise TorchcapsError(f"{name}: copies={copies} leaves no image.")
-    data = grey_base(root, base, seed)
     return Dataset(
-        f"{name}:{base}",
+        name,
         data.train if fresh else _fixed(data.train, draw, 3 * seed, 1),
         _fixed(data.val, draw, 3 * seed + 1, 1),
         _fixed(data.test, draw, 3 * seed + 2, copies),
@@ -128,7 +127,8 @@ def affnist_like(
     shift: float = 8,
 ) -> Dataset:
     """`copies` drawings of each test digit; the defaults are the original's."""
-    return _generate("affnist-like", root, base, seed, affnist_draw(size, shift), copies)
+    data = grey_base(root, base, seed)
+    return _generate(f"affnist-like:{base}", data, seed, affnist_draw(size, shift), copies)
 
 
 @register("rotated", "a base turned at random: rotated:mnist,degrees=45[,fixed=true]")
@@ -136,7 +136,8 @@ def rotated(
     root: Path, base: str = "mnist", *, seed: int, degrees: float = 45, fixed: bool = False
 ) -> Dataset:
     """Uniform in [-degrees, degrees], counter-clockwise as seen; or each by exactly `degrees`."""
-    return _generate("rotated", root, base, seed, rotated_draw(degrees, fixed))
+    data = grey_base(root, base, seed)
+    return _generate(f"rotated:{base}", data, seed, rotated_draw(degrees, fixed))
 
 
 @register("translated", "a base placed at random on 40x40: translated:mnist[,size=40,fresh=false]")
@@ -147,8 +148,9 @@ def translated(
 
     fresh: placed anew in every epoch; otherwise each training image has one place for all of them
     """
-    side = max(grey_base(root, base, seed).image_shape[1:])
+    data = grey_base(root, base, seed)
+    side = max(data.image_shape[1:])
     if size < side:
         raise TorchcapsError(f"translated: size={size} is smaller than the images ({side}).")
     draw = translated_draw(size, (size - side) // 2)
-    return _generate("translated", root, base, seed, draw, fresh=fresh)
+    return _generate(f"translated:{base}", data, seed, draw, fresh=fresh)

@@ -1,6 +1,9 @@
 """Data sets by name: `load("mnist")`, `load("rotated:digits,degrees=30")`."""
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,16 +19,23 @@ class Entry:
     summary: str
     load: Callable[..., Dataset]
     remotes: tuple[Remote, ...]
+    revision: int = 1
+    """Raised when a change of the code changes the images that this name stands for."""
+
+    @property
+    def base(self) -> bool:
+        """Whether its argument is another data set, which it draws its images from."""
+        return "base" in inspect.signature(self.load).parameters
 
 
 _ENTRIES: dict[str, Entry] = {}
 
 
-def register(name: str, summary: str, remotes: tuple[Remote, ...] = ()):
+def register(name: str, summary: str, remotes: tuple[Remote, ...] = (), revision: int = 1):
     """Put a loader `(root, [argument], *, seed, …) -> Dataset` under a name."""
 
     def add(function: Callable[..., Dataset]) -> Callable[..., Dataset]:
-        _ENTRIES[name] = Entry(name, summary, function, remotes)
+        _ENTRIES[name] = Entry(name, summary, function, remotes, revision)
         return function
 
     return add
@@ -55,10 +65,31 @@ def check(name: str, root: str | Path | None = None) -> list[str]:
     return [remote.path for remote in found]
 
 
+_LOADED: ContextVar[dict[tuple[str, Path, int], Dataset] | None] = ContextVar(
+    "loaded", default=None
+)
+
+
+@contextmanager
+def shared_loads() -> Iterator[None]:
+    """In it a set that several others are drawn from is read once."""
+    token = _LOADED.set({})
+    try:
+        yield
+    finally:
+        _LOADED.reset(token)
+
+
 def load(name: str, root: str | Path | None = None, *, seed: int = 0) -> Dataset:
     """A data set by name, with options after commas: `rotated:digits,degrees=30`.
 
     `seed` decides the held-out validation images and, in generated sets, what is drawn.
     """
     folder = Path(root).expanduser() if root else default_root()
-    return call(entry(name).load, name, folder, seed=seed)
+    loaded, key = _LOADED.get(), (name, folder, seed)
+    if loaded is not None and key in loaded:
+        return loaded[key]
+    data = call(entry(name).load, name, folder, seed=seed)
+    if loaded is not None:
+        loaded[key] = data
+    return data

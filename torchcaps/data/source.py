@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import platformdirs
 
 from torchcaps.errors import TorchcapsError
 
@@ -28,6 +27,8 @@ class Remote:
 
 
 def default_root() -> Path:
+    import platformdirs  # slow to import, and help texts need none of it
+
     return Path(platformdirs.user_cache_dir("torchcaps")) / "data"
 
 

@@ -1,8 +1,8 @@
 """Recipes by name, and the papers' tables."""
 
 from torchcaps.experiments import demo, inverted, mcae, robustness
-from torchcaps.experiments.registry import get_recipe, recipes
-from torchcaps.experiments.tables import cells, get_table, tables
+from torchcaps.experiments.tables import cells, get_table, list_tables
+from torchcaps.train.registry import get_recipe, recipes
 
 __all__ = [
     "cells",
@@ -10,8 +10,8 @@ __all__ = [
     "get_recipe",
     "get_table",
     "inverted",
+    "list_tables",
     "mcae",
     "recipes",
     "robustness",
-    "tables",
 ]

@@ -1,48 +1,31 @@
 """A recipe that begins with another one's weights: that one is trained first, or gone on with."""
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
 
 from torchcaps.errors import TorchcapsError
-from torchcaps.experiments.registry import get_recipe, has_protocol
-from torchcaps.train.loop import resume, start
-from torchcaps.train.recipe import Recipe
-from torchcaps.train.record import append_results
+from torchcaps.train.recipe import Recipe, with_root
+from torchcaps.train.registry import is_run_of, pretraining_of
+from torchcaps.train.results import append_record
 from torchcaps.train.run import Run, claimed, folder_name
-
-_FILLED = {"in_channels", "image_size", "num_classes"}
-"""Fields of a model that the loop takes from the data."""
 
 
 def same_run(folder: Path, recipe: Recipe) -> bool:
-    """Whether a folder holds this recipe's run, wherever and on whatever it was trained."""
-    held = Run.open(folder).recipe()
-    names = {f.name for f in fields(recipe.model)} - _FILLED
-    alike = type(held.model) is type(recipe.model) and all(
-        getattr(held.model, n) == getattr(recipe.model, n) for n in names
-    )
-    there = {
-        "data": replace(held.data, root=recipe.data.root),
-        "model": recipe.model,
-        "hardware": recipe.hardware,
-        "record": recipe.record,
-        **{name: getattr(recipe, name) for name in ("paper", "table", "row")},
-        "start_from": recipe.start_from,
-    }
-    begun = held.start_from in (str(source_of(recipe)) if recipe.before else "", recipe.start_from)
-    return alike and begun and replace(held, **there) == recipe
-
-
-def _protocol(recipe: Recipe) -> str:
-    """Of its pretraining: the recipe's own where that knows it."""
-    return recipe.protocol if has_protocol(recipe.before, recipe.protocol) else "ours"
+    """Whether a folder holds this recipe's run of its seed, on whatever it was trained."""
+    run = Run.open(folder)
+    held = run.recipe()
+    source = str(source_of(recipe)) if recipe.before else ""
+    alike = (held.seed, held.protocol) == (recipe.seed, recipe.protocol)
+    return alike and held.start_from in (source, recipe.start_from) and is_run_of(run, recipe)
 
 
 def source_of(recipe: Recipe) -> Path:
     """Where the pretraining of a recipe stands."""
-    return Path("runs") / folder_name(recipe.before, _protocol(recipe), recipe.seed)
+    first = pretraining_of(recipe)
+    protocol = first.protocol if first else "ours"
+    return Path("runs") / folder_name(recipe.before, protocol, recipe.seed)
 
 
 def pretrained(
@@ -54,11 +37,15 @@ def pretrained(
     A pretraining of that seed that stands in runs/ is used as it is, and gone on with if it was
     stopped; if another process is at it, this one waits.
     """
+    from torchcaps.train.loop import resume, start  # Lightning takes a second to import
+
+    first = pretraining_of(recipe)
     if not recipe.before or recipe.start_from:
         return recipe
-    first, folder = get_recipe(recipe.before, _protocol(recipe)), source_of(recipe)
-    data = replace(first.data, root=recipe.data.root)
-    first = replace(first, seed=recipe.seed, data=data, hardware=recipe.hardware)
+    if first is None:
+        raise TorchcapsError(f"{recipe.name} begins with {recipe.before!r}, which is no recipe.")
+    folder = source_of(recipe)
+    first = replace(with_root(first, recipe.data.root), seed=recipe.seed, hardware=recipe.hardware)
     run = Run(folder)
     if not run.record_file.exists():
         with claimed(folder, first, console.print if console else lambda _: None):
@@ -69,7 +56,7 @@ def pretrained(
                 start(first, folder, console)
     _check(folder, first)
     if results is not None and recipe.hardware.processes == 1:
-        append_results(run.record(), results)
+        append_record(run.record(), results)
     return replace(recipe, start_from=str(folder))
 
 

@@ -4,31 +4,30 @@ from pathlib import Path
 
 from rich.console import Console
 
-from torchcaps.experiments.registry import get_recipe, recipe
 from torchcaps.models.registry import model_config
-from torchcaps.train.loop import start
 from torchcaps.train.recipe import (
     DataSpec,
-    LossSpec,
     OptimiserSpec,
     Recipe,
     ScheduleSpec,
 )
+from torchcaps.train.registry import get_recipe, recipe
 from torchcaps.train.run import Run
+from torchcaps.train.tasks import Classify
 
 CLEAN, TRANSFORMED = "digits", "affnist-like:digits,size=28,shift=2,copies=4"
 
 
-def _recipe(row: str, model: str, loss: LossSpec, epochs: int, batch_size: int) -> Recipe:
+def _recipe(row: str, model: str, task: Classify, epochs: int, batch_size: int) -> Recipe:
     small_maps = "affine:15,shear=0.2,min_scale=0.85,max_scale=1.15"
     return Recipe(
         row=row,
         epochs=epochs,
         batch_size=batch_size,
         data=DataSpec(CLEAN, ("translate:2", small_maps)),
-        evaluate=(TRANSFORMED,),
+        measures=(f"accuracy:{TRANSFORMED}",),
         model=model_config(model),
-        loss=loss,
+        task=task,
         optimiser=OptimiserSpec("adam", lr=4e-3, ema=0.99),
         schedule=ScheduleSpec("one_cycle"),
     )
@@ -40,7 +39,7 @@ def capsnet() -> Recipe:
 
     torchcaps train demo/capsnet
     """
-    return _recipe("CapsNet", "capsnet-small", LossSpec("margin", reconstruction=0.002), 13, 40)
+    return _recipe("CapsNet", "capsnet-small", Classify("margin", reconstruction=0.002), 13, 40)
 
 
 @recipe("demo/convnet-avg")
@@ -49,11 +48,13 @@ def convnet_avg() -> Recipe:
 
     torchcaps train demo/convnet-avg
     """
-    return _recipe("ConvNet-Avg", "convnet-avg-small", LossSpec("cross_entropy"), 16, 32)
+    return _recipe("ConvNet-Avg", "convnet-avg-small", Classify("cross_entropy"), 16, 32)
 
 
 def run_demo(folder: Path, console: Console) -> list[Run]:
     """Train both, one after the other, into subfolders."""
+    from torchcaps.train.loop import start  # Lightning takes a second to import
+
     runs = []
     for name in ("demo/capsnet", "demo/convnet-avg"):
         chosen = get_recipe(name)

@@ -4,23 +4,21 @@ Jobs go through joblib, so `joblib.parallel_config(backend="dask")` (or ray) aro
 carries them to a cluster unchanged.
 """
 
-import sys
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from joblib import Parallel, delayed
 from rich.console import Console
 
-from torchcaps.analysis.measure import METRICS, measure, record_measured
+from torchcaps.analysis.measures import measure_of, read_measure
 from torchcaps.errors import TorchcapsError
 from torchcaps.experiments.chain import pretrained, same_run
-from torchcaps.experiments.registry import get_recipe, has_protocol, recipes
-from torchcaps.experiments.tables import Table, get_table, read_results, tables
-from torchcaps.train.loop import resume, start
-from torchcaps.train.recipe import Recipe
-from torchcaps.train.record import append_results
-from torchcaps.train.run import Run, claimed, folder_name
+from torchcaps.experiments.tables import RESULTS, Table, counted_lines, get_table, list_tables
+from torchcaps.train.recipe import Recipe, with_root
+from torchcaps.train.registry import get_recipe, has_protocol, recipes
+from torchcaps.train.results import append_record
+from torchcaps.train.run import claimed, folder_name
 
 
 @dataclass(frozen=True)
@@ -29,16 +27,18 @@ class Job:
     seed: int
     protocol: str = "ours"
     measures: tuple[str, ...] = ()
-    """What the table shows beyond accuracy, taken when the run is done."""
+    """What the table shows beyond the recipe's own numbers, taken when the run is done."""
 
     @property
     def folder(self) -> Path:
         return Path("runs") / folder_name(self.recipe, self.protocol, self.seed)
 
     @property
-    def command(self) -> list[str]:
+    def command(self) -> str:
+        """The command that gives this one run again."""
         marked = [] if self.protocol == "ours" else ["--protocol", self.protocol]
-        return ["torchcaps", "train", self.recipe, "--seed", str(self.seed), *marked, "--record"]
+        words = ["torchcaps", "train", self.recipe, "--seed", str(self.seed), *marked, "--record"]
+        return shlex.join(words)
 
 
 @dataclass(frozen=True)
@@ -54,19 +54,15 @@ def missing(
 
     A row whose run is recorded and lacks a measure is there too, if its folder still stands.
     """
-    chosen = [get_table(paper, name) for name in names] if names else tables(paper)
+    chosen = [get_table(paper, name) for name in names] if names else list_tables(paper)
     known = {n: get_recipe(n) for n in recipes()}
     wanted = {n: kinds for n, r in known.items() if (kinds := _measures(r, chosen)) is not None}
     wanted = {n: kinds for n, kinds in wanted.items() if has_protocol(n, protocol)}
     if not wanted:
         raise TorchcapsError(f"{paper} {' '.join(names)}: no recipe fills it.")
-    lines = read_results(paper, results)
+    lines = counted_lines(paper, results)
     recorded = {(r["recipe"], r["seed"], r["protocol"]) for r in lines}
-    measured = {
-        (r["recipe"], r["seed"], r["protocol"], METRICS[r["metric"]])
-        for r in lines
-        if r["metric"] in METRICS
-    }
+    measured = {(r["recipe"], r["seed"], r["protocol"], measure_of(r["metric"])) for r in lines}
     jobs = []
     for seed in range(seeds):
         for name, kinds in wanted.items():
@@ -79,28 +75,29 @@ def missing(
 
 
 def _measures(recipe: Recipe, chosen: list[Table]) -> dict[str, None] | None:
-    """What the tables that this recipe fills show beyond accuracy; None: it fills none of them."""
+    """What tables that this recipe fills show beyond its own numbers; None: it fills none."""
     found = None
-    shown = {recipe.data.name, *recipe.evaluate}
+    own = {read_measure(text)[0].name for text in recipe.measures} | {"accuracy"}
+    shown = {recipe.data.name, *(read_measure(text)[1] for text in recipe.measures)}
     for table in chosen:
         if recipe.paper != table.paper or recipe.row not in table.rows:
             continue
         filled = [c for c in table.columns.values() if shown & set(c.data)]
         if recipe.table in (table.name, *table.sources) and filled:
-            kinds = {METRICS[c.metric]: None for c in filled if c.metric in METRICS}
-            found = (found or {}) | kinds
+            kinds = {measure_of(c.metric): None for c in filled}
+            found = (found or {}) | {k: None for k in kinds if k and k not in own}
     return found
 
 
 def run_job(job: Job, data_root: str, results: Path) -> Done:
     """Begin, go on with, or only record a run; what it says goes to a log beside it."""
+    from torchcaps.train.evaluate import measure_run
+    from torchcaps.train.loop import resume, start  # Lightning takes a second to import
+
     job.folder.parent.mkdir(parents=True, exist_ok=True)
-    words = sys.argv
     try:
-        # The record says the command that gives this one run again.
-        sys.argv = job.command
         recipe = replace(get_recipe(job.recipe, job.protocol), seed=job.seed)
-        recipe = replace(recipe, data=replace(recipe.data, root=data_root or recipe.data.root))
+        recipe = with_root(recipe, data_root)
         with job.folder.with_suffix(".log").open("a") as log:
             console = Console(file=log)
             with claimed(job.folder, recipe, console.print):
@@ -108,25 +105,27 @@ def run_job(job: Job, data_root: str, results: Path) -> Done:
                     if not same_run(job.folder, recipe):
                         said = f"{job.folder} holds a run of another recipe; move it away."
                         return Done(job, said)
-                    run = resume(job.folder, console)
+                    run = resume(job.folder, console, job.command)
                 else:
-                    run = start(pretrained(recipe, console, results), job.folder, console)
-        append_results(Run(run.folder).record(), results)
+                    ready = pretrained(recipe, console, results)
+                    run = start(ready, job.folder, console, job.command)
+        append_record(run.record(), results)
         if job.measures:
-            sys.argv = ["torchcaps", "measure", str(run.folder), *job.measures, "--record"]
-            found = measure(run.folder, list(job.measures), Path(data_root) if data_root else None)
-            record_measured(run.folder, found, results)
+            words = ["torchcaps", "measure", str(run.folder), *job.measures, "--record"]
+            root = Path(data_root) if data_root else None
+            taken = measure_run(run.folder, list(job.measures), root, shlex.join(words))
+            append_record(taken, results)
     except Exception as error:  # one run that fails leaves the others
         return Done(job, str(error).strip().split("\n")[0] or type(error).__name__)
-    finally:
-        sys.argv = words
     return Done(job)
 
 
 def reproduce(
-    jobs: list[Job], at_once: int = 1, data_root: str = "", results: Path = Path("results")
+    jobs: list[Job], at_once: int = 1, data_root: str = "", results: Path = RESULTS
 ) -> Iterator[Done]:
     """Run them, and say of each when it is done, in the order in which they end."""
+    from joblib import Parallel, delayed
+
     pool = Parallel(n_jobs=at_once, return_as="generator_unordered")
     for done in pool(delayed(run_job)(job, data_root, results) for job in jobs):
         if done is not None:

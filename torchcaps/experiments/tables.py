@@ -1,12 +1,13 @@
 """The papers' tables, filled from results/*.jsonl and from nothing else."""
 
-import json
 import statistics
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from torchcaps.errors import TorchcapsError, nearest
+from torchcaps.train.registry import digest, get_recipe, has_protocol, recipes, revision
+from torchcaps.train.results import Line, read, results_file, run_of
 
 
 @dataclass(frozen=True)
@@ -18,7 +19,7 @@ class Column:
     scale: float = 100.0
     note: str = ""
     digits: int = 2
-    """Shown after the point."""
+    """Digits shown after the point."""
     lower: bool = False
     """Whether less is better."""
 
@@ -43,7 +44,7 @@ def add_table(table: Table) -> Table:
     return table
 
 
-def tables(paper: str | None = None) -> list[Table]:
+def list_tables(paper: str | None = None) -> list[Table]:
     papers = sorted({key[0] for key in _TABLES})
     if paper is not None and paper not in papers:
         raise TorchcapsError(f"There is no paper {paper!r}. {nearest(paper, papers)}")
@@ -51,37 +52,59 @@ def tables(paper: str | None = None) -> list[Table]:
 
 
 def get_table(paper: str, name: str) -> Table:
-    names = [table.name for table in tables(paper)]
+    names = [table.name for table in list_tables(paper)]
     if name not in names:
         raise TorchcapsError(f"{paper} has no table {name!r}. {nearest(name, names)}")
     return _TABLES[paper, name]
 
 
-def read_results(paper: str, folder: Path = Path("results")) -> list[dict[str, Any]]:
-    """The recorded lines of a paper, those that were superseded left out."""
-    path = folder / f"{paper}.jsonl"
-    if not path.exists():
-        return []
-    lines = []
-    for number, text in enumerate(path.read_text().splitlines(), 1):
-        try:
-            line = json.loads(text)
-        except ValueError:
-            raise TorchcapsError(
-                f"{path}:{number}: not JSON. Results are written by the program."
-            ) from None
-        if not line.get("superseded_by"):
-            lines.append(line)
-    return lines
+RESULTS = Path("results")
 
 
-def cells(table: Table, folder: Path = Path("results")) -> list[dict[str, Any]]:
+def counted_lines(paper: str, folder: Path = RESULTS, older: bool = False) -> list[Line]:
+    """The recorded lines that count: not superseded, and of recipes as they are registered today.
+
+    older: those of recipes as they were, too. A changed recipe's lines count as what they are.
+    """
+    lines = [x for x in read(results_file(paper, folder))[0] if "superseded_by" not in x]
+    if older:
+        return lines
+    known = recipes()
+    today: dict[tuple[str, str], tuple[str, int]] = {}
+    for line in lines:
+        key = line["recipe"], line["protocol"]
+        if key not in today and key[0] in known and has_protocol(*key):
+            recipe = get_recipe(*key)
+            today[key] = digest(recipe), revision(recipe)
+
+    def counts(line: Line) -> bool:
+        if line["protocol"] not in ("ours", "paper"):
+            return True
+        wanted = today.get((line["recipe"], line["protocol"]))
+        return wanted is not None and (line.get("digest"), line.get("revision")) == wanted
+
+    return [line for line in lines if counts(line)]
+
+
+def todays_digests(paper: str, folder: Path = RESULTS) -> dict[str, tuple[str, int]]:
+    """For recorded lines that carry no digest: that of their recipe, by `recipe [protocol]`."""
+    lines = [x for x in read(results_file(paper, folder))[0] if "digest" not in x]
+    known, found = recipes(), {}
+    for name, protocol in sorted({(x["recipe"], x["protocol"]) for x in lines}):
+        if name in known and has_protocol(name, protocol):
+            recipe = get_recipe(name, protocol)
+            found[f"{name} [{protocol}]"] = digest(recipe), revision(recipe)
+    return found
+
+
+def cells(table: Table, folder: Path = RESULTS, older: bool = False) -> list[dict[str, Any]]:
     """A cell for every row and column, one for each protocol; n = 0 where nothing was run.
 
-    mean, std and best are over runs, in the paper's unit: seeds, and recipes that fill one row.
+    mean, std and best are in the paper's unit, over seeds and over recipes that fill one row. Runs
+    of one recipe and seed count as one, by their mean, and `repeated` names those seeds.
     """
-    counted = (table.name, *table.sources)
-    lines = [r for r in read_results(table.paper, folder) if r["table"] in counted]
+    taken = (table.name, *table.sources)
+    lines = [r for r in counted_lines(table.paper, folder, older) if r["table"] in taken]
     found = []
     for row, printed in table.rows.items():
         tested = [r for r in lines if r["row"] == row and r["split"] == "test"]
@@ -91,21 +114,33 @@ def cells(table: Table, folder: Path = Path("results")) -> list[dict[str, Any]]:
         }
         protocols = {r["protocol"] for chosen in columns.values() for r in chosen} or {"ours"}
         for name, column in table.columns.items():
-            chosen = columns[name]
-            for protocol in sorted(protocols):
-                by_run = {
-                    (r["recipe"], r["seed"]): column.scale * r["value"]
-                    for r in chosen
-                    if r["protocol"] == protocol
-                }
-                values = list(by_run.values())
+            for protocol in sorted(protocols, key=lambda p: (p != "ours", p)):
+                chosen = [r for r in columns[name] if r["protocol"] == protocol]
+                runs = _by_seed(chosen, column)
+                values = [statistics.fmean(v) for v in runs.values()]
                 found.append({
                     "paper": table.paper, "table": table.name, "row": row, "column": name,
                     "protocol": protocol,
                     "mean": statistics.fmean(values) if values else None,
                     "std": statistics.stdev(values) if len(values) > 1 else None,
                     "n": len(values),
-                    "best": (min if column.lower else max)(values, default=None),
+                    "best": (min if column.lower else max)(sum(runs.values(), []), default=None),
                     "paper_value": printed.get(name),
+                    "repeated": sorted({seed for (_, seed), v in runs.items() if len(v) > 1}),
                 })  # fmt: skip
     return found
+
+
+def _by_seed(lines: list[Line], column: Column) -> dict[tuple[str, int], list[float]]:
+    """The values of each recipe and seed, one a run: that of the first of the column's data sets
+    which the run was tested on.
+    """
+    of_runs: dict[tuple[Any, ...], Line] = {}
+    for line in lines:
+        known = of_runs.get(run_of(line))
+        if known is None or column.data.index(line["data"]) <= column.data.index(known["data"]):
+            of_runs[run_of(line)] = line
+    values: dict[tuple[str, int], list[float]] = {}
+    for line in of_runs.values():
+        values.setdefault((line["recipe"], line["seed"]), []).append(column.scale * line["value"])
+    return values

@@ -1,175 +1,239 @@
-"""One self-contained HTML file about one run or several side by side."""
+"""One self-contained HTML file about one run or several side by side: a loop over views."""
 
-import base64
-import html
 import io
-from collections.abc import Iterator
+import re
+from dataclasses import dataclass, field
+from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from matplotlib.figure import Figure
-
-from torchcaps.analysis import (
-    accuracy_under,
-    draw_accuracy_under,
-    draw_coupling,
-    draw_curves,
-    draw_traversal,
-    reconstructions,
-    routing_map,
-    traverse,
-)
-from torchcaps.analysis.traverse import draw_reconstructions
+from torchcaps.analysis.curves import draw_curves
+from torchcaps.analysis.figure import save_figure
+from torchcaps.analysis.views import views
 from torchcaps.data import Dataset
-from torchcaps.explorer.page import page
+from torchcaps.data.registry import shared_loads
+from torchcaps.data.spec import parse
+from torchcaps.errors import TorchcapsError
 from torchcaps.models import CapsuleModel
-from torchcaps.models.base import CHOSEN
-from torchcaps.models.capsnet import CapsNet
+from torchcaps.models.hub import CHOSEN
 from torchcaps.train.load import data_of, load
+from torchcaps.train.recipe import essence
 from torchcaps.train.run import Run, by_name
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
-class _Section:
-    """A heading, figures that are also kept as files, and what to see in them."""
-
-    def __init__(self, title: str, words: str, figures: dict[str, Figure]):
-        self.title, self.words, self.figures = title, words, figures
-
-    def html(self) -> str:
-        images = "".join(
-            f"<figure><figcaption>{html.escape(name)}</figcaption>"
-            f'<img alt="{html.escape(name)}: {html.escape(self.title)}" '
-            f'src="data:image/png;base64,{_png(figure)}"></figure>'
-            for name, figure in self.figures.items()
-        )
-        return f"<section><h2>{self.title}</h2><p>{self.words}</p>{images}</section>"
+SHARES = ("accuracy", "exact_match")
+"""Ends of the names of metrics that are shown in per cent."""
 
 
-def _png(figure: Figure) -> str:
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=140)
-    return base64.b64encode(buffer.getvalue()).decode()
+@dataclass
+class Shown:
+    """A run as the page has it."""
+
+    name: str
+    run: Run
+    model: CapsuleModel
+    data: Dataset
+    results: list[dict[str, Any]]
+    cells: dict[str, str] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def parameters(self) -> str:
+        return f"{self.model.num_parameters:,}"
 
 
-def _accuracy_table(runs: dict[str, Run]) -> str:
+@dataclass
+class Section:
+    """A heading, what to see, and figures that are also kept as files."""
+
+    name: str
+    title: str
+    words: str
+    figures: dict[str, Any]
+    missing: dict[str, str] = field(default_factory=dict)
+
+
+def in_words(spec: str) -> str:
+    """A data set's name for people, without the folder that it lies in."""
+    name, argument, options = parse(spec)
+    if name == "folder":
+        return Path(argument or "").name
+    inside = f" of {in_words(argument)}" if argument else ""
+    said = ", ".join(f"{k} {v}" for k, v in options.items() if k not in ("copies", "size"))
+    return f"{name}{inside}" + (f" ({said})" if said else "")
+
+
+def without_folders(text: str) -> str:
+    """A command without the folders of somebody's machine: of every absolute path its last part."""
+    return re.sub(r"(?<![\w.~-])(~|/[\w.-]+)(/[\w.-]+)*/([\w.-]+)", r"…/\3", text)
+
+
+def _svg(figure: "Figure", salt: str) -> str:
+    """Drawn in the colours of the page: text and lines take the colour of its text."""
+    import matplotlib
+
+    buffer = io.StringIO()
+    settings: Any = {"svg.fonttype": "none", "svg.hashsalt": salt}
+    nobody = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    with matplotlib.rc_context(settings):
+        save_figure(figure, buffer, format="svg", transparent=True, metadata=nobody)
+    text = buffer.getvalue()
+    text = re.sub(r'<g id="[^"]*"', "<g", text[text.index("<svg") :])  # the same in every figure
+    return re.sub(r"(stroke|fill): #000000", r"\1: currentColor", text)
+
+
+def _open(name: str, run: Run) -> Shown:
+    """A finished run, or one that is still on its way, by its best weights so far."""
+    recipe = run.recipe()
+    data = data_of(recipe.data)
+    if run.record_file.exists():
+        return Shown(name, run, load(run.folder), data, run.record()["results"])
+    try:
+        model = load(run.folder, "chosen")
+    except TorchcapsError:
+        model = load(run.folder, "last")
+    last = (run.metrics() or [{}])[-1]
+    split, numbers = recipe.stop_on, []
+    for key, value in last.items():
+        if key.startswith(f"{split}_"):
+            metric = key.removeprefix(f"{split}_")
+            numbers.append(
+                {"data": recipe.data.name, "split": split, "metric": metric, "value": value}
+            )
+    return Shown(name, run, model, data, numbers)
+
+
+def _number(metric: str, value: float) -> str:
+    return f"{100 * value:.2f} %" if metric.endswith(SHARES) else f"{value:.4f}"
+
+
+def _fill_cells(shown: list[Shown]) -> list[str]:
+    """Numbers of the test split, and of validation where there are none yet."""
     columns: list[str] = []
-    rows = []
-    for name, run in runs.items():
-        record = run.record()
-        cells = {
-            r["data"]: r["value"]
-            for r in record["results"]
-            if r["split"] == "test" and r["metric"] == "accuracy"
+    for one in shown:
+        tested = [r for r in one.results if r["split"] == "test"] or one.results
+        for r in tested:
+            split = "" if r["split"] == "test" else ", validation"
+            column = f"{r['metric'].replace('_', ' ')}, {in_words(r['data'])}{split}"
+            one.cells[column] = _number(r["metric"], r["value"])
+            columns += [column] if column not in columns else []
+    return columns
+
+
+def _facts(one: Shown) -> dict[str, Any]:
+    recipe = one.run.recipe()
+    begun = one.run.start()
+    record = one.run.record() if one.run.record_file.exists() else begun
+    facts: dict[str, Any] = {"status": one.run.status} if "results" not in record else {}
+    facts |= {"command": without_folders(record.get("command", ""))}
+    facts |= {name: record.get(name, "") for name in ("commit", "date", "device")}
+    facts["versions"] = ", ".join(f"{k} {v}" for k, v in record.get("versions", {}).items())
+    facts["seed"] = recipe.seed
+    if "results" in record:
+        facts["epochs"] = record["epochs_trained"]
+        facts[f"epoch chosen on {CHOSEN[recipe.stop_on]} data"] = record["chosen_epoch"] + 1
+        facts["training time"] = f"{record['seconds']:.0f} s"
+    note = one.data.note
+    facts["data"] = in_words(recipe.data.name) + (f": {note}" if note else "")
+    if record.get("modified"):
+        facts["changed of its recipe"] = without_folders(", ".join(record["modified"]))
+    return facts
+
+
+def _headline(shown: list[Shown]) -> str:
+    """What one takes away: the first number of each run."""
+    said = []
+    for one in shown:
+        tested = [r for r in one.results if r["split"] == "test"] or one.results
+        kind = sorted(tested, key=lambda r: not r["metric"].endswith(SHARES))
+        if not kind:
+            said.append(f"{one.name} has not validated yet.")
+            continue
+        r = kind[0]
+        count = f"{r['n']:,} " if "n" in r else ""
+        images = f"{count}{'test' if r['split'] == 'test' else 'validation'} images of "
+        images += in_words(r["data"])
+        value = _number(r["metric"], r["value"])
+        words = {
+            "accuracy": f"{one.name} is right on {value} of {images}.",
+            "exact_match": f"{one.name} finds exactly the objects of {value} of {images}.",
         }
-        columns += [c for c in cells if c not in columns]
-        rows.append((name, record, cells))
-    head = "".join(f"<th>{html.escape(c)}</th>" for c in columns)
-    body = ""
-    for name, record, cells in rows:
-        values = "".join(
-            f"<td>{100 * cells[c]:.2f}</td>" if c in cells else "<td>–</td>" for c in columns
-        )
-        body += f"<tr><th>{html.escape(name)}</th><td>{record['parameters']:,}</td>{values}</tr>"
-    return f"<table><tr><th>model</th><th>parameters</th>{head}</tr>{body}</table>"
+        what = r["metric"].replace("_", " ")
+        said.append(words.get(r["metric"], f"{one.name} has a {what} of {value} on {images}."))
+    return " ".join(said)
 
 
-def _provenance(runs: dict[str, Run]) -> str:
-    parts = []
-    for name, run in runs.items():
-        record: dict[str, Any] = run.record()
-        facts = {
-            "command": record["command"],
-            "commit": record["commit"],
-            "date": record["date"],
-            "device": record["device"],
-            "versions": ", ".join(f"{k} {v}" for k, v in record["versions"].items()),
-            "seed": record["recipe"]["seed"],
-            "epochs": record["epochs_trained"],
-            f"epoch chosen on {CHOSEN[run.recipe().stop_on]}": record["chosen_epoch"] + 1,
-            "training time": f"{record['seconds']} s",
-            "data": f"{record['recipe']['data']['name']}. {record['data_note']}",
+def _differences(shown: list[Shown]) -> dict[str, list[Any]]:
+    """Fields of the recipes that are not the same in all runs."""
+    found = [{"seed": one.run.recipe().seed, **essence(one.run.recipe())} for one in shown]
+    names = sorted({name for values in found for name in values})
+    table = {name: [values.get(name, "") for values in found] for name in names}
+    differ = {n: v for n, v in table.items() if any(x != v[0] for x in v)}
+    return {n: [without_folders(str(x)) or "usual" for x in v] for n, v in differ.items()}
+
+
+def _sections(shown: list[Shown]) -> list[Section]:
+    curves = draw_curves({one.name: one.run.metrics() for one in shown})
+    found = []
+    if curves:
+        words = "Losses, their parts and accuracy after each epoch."
+        found.append(Section("training", "Training", words, curves))
+    for view in views():
+        reasons = {one.name: view.applies(one.model, one.data) for one in shown}
+        arrays = {
+            one.name: view.compute(one.model, one.data) for one in shown if not reasons[one.name]
         }
-        rows = "".join(
-            f"<tr><th>{k}</th><td>{html.escape(str(v))}</td></tr>" for k, v in facts.items()
+        if not arrays:
+            continue
+        figures = (
+            {view.name: view.draw(arrays)}
+            if view.together
+            else {name: view.draw({name: part}) for name, part in arrays.items()}
         )
-        parts.append(f"<h3>{html.escape(name)}</h3><table>{rows}</table>")
-    return "<section><h2>Where the numbers come from</h2>" + "".join(parts) + "</section>"
-
-
-def _spread(total: int, count: int) -> torch.Tensor:
-    """Rows evenly over a split, so that one sorted by class shows every class."""
-    return torch.linspace(0, total - 1, min(count, total)).long()
-
-
-def _sections(
-    runs: dict[str, Run], models: dict[str, CapsuleModel], data: Dataset
-) -> Iterator[_Section]:
-    """One after the other, each with figures for the models that have such a thing."""
-    yield _Section(
-        "Training", "Loss and validation accuracy after each epoch.", {"curves": draw_curves(runs)}
-    )
-    test = data.test
-    if test.labels.ndim == 1 and data.num_classes:
-        part = test[_spread(len(test), 1000)]
-        classify = [n for n, run in runs.items() if run.recipe().objective == "classify"]
-        names = {n: accuracy_under(models[n], part, "rotation") for n in classify}
-        words = (
-            "Test images turned by a fixed angle; no model was trained on turned images unless its "
-        )
-        words += "recipe says so."
-        if names:
-            figure = draw_accuracy_under(names, "rotation")
-            yield _Section("Accuracy against rotation", words, {"rotation": figure})
-    drawing = {n: m for n, m in models.items() if m.decoder is not None}
-    if drawing:
-        batch = test.batch(_spread(len(test), 12))
-        labels = batch.labels if batch.labels.ndim == 1 else batch.labels[:, 0]
-        images = batch.images.cpu().numpy()
-        figures = {
-            n: draw_reconstructions(images, reconstructions(m, batch.images, labels))
-            for n, m in drawing.items()
-        }
-        yield _Section(
-            "Reconstructions", "Test images and what the decoder draws of them.", figures
-        )
-    moved = {n: m for n, m in drawing.items() if type(m).decode is not CapsuleModel.decode}
-    if moved:
-        few = test.batch(_spread(len(test), 12))
-        image = few.images[len(few) // 3]
-        figures = {n: draw_traversal(traverse(m, image)) for n, m in moved.items()}
-        words = "Each row adds to one unit of the class capsule of one test image, and decodes."
-        yield _Section("What each unit draws", words, figures)
-    routed = {n: m for n, m in models.items() if isinstance(m, CapsNet) and m.routed}
-    if routed:
-        few = test.batch(_spread(len(test), 12))
-        image = few.images[len(few) // 3]
-        figures = {
-            n: draw_coupling(image.cpu().numpy(), routing_map(m, image)[1], data.classes)
-            for n, m in routed.items()
-        }
-        words = "Where each class capsule's input comes from: coupling times the length of the "
-        words += "primary capsule, summed over types."
-        yield _Section("Routing of one image", words, figures)
+        missing = {name: reason for name, reason in reasons.items() if reason}
+        found.append(Section(view.name, view.title, view.words, figures, missing))
+    return found
 
 
 def write_report(folders: list[str | Path], out: Path | None = None) -> Path:
     """Figures into each run's folder as PNG, and one HTML file that needs nothing else."""
+    from jinja2 import Environment
+    from markupsafe import Markup
+
     runs = by_name(folders)
-    opened = list(runs.values())
-    models = {name: load(run.folder) for name, run in runs.items()}
-    recipe = opened[0].recipe()
-    data = data_of(recipe.data)
-    sections = list(_sections(runs, models, data))
+    with shared_loads():
+        shown = [_open(name, run) for name, run in runs.items()]
+    sections = _sections(shown)
     for section in sections:
         for name, figure in section.figures.items():
-            owner = runs.get(name, opened[0])
+            owner = runs.get(name, shown[0].run)
             owner.figures.mkdir(exist_ok=True)
-            stem = section.title.lower().replace(" ", "-")
-            figure.savefig(owner.figures / f"{stem}.png", dpi=140)
-    path = out or opened[0].folder / "report.html"
-    body = [f"<section><h2>Test accuracy, %</h2>{_accuracy_table(runs)}</section>"]
-    body += [section.html() for section in sections] + [_provenance(runs)]
-    title = " · ".join(runs)
-    path.write_text(page(title, f"trained on {data.name}", "".join(body)), encoding="utf-8")
+            stem = (
+                section.name if name in runs or name == section.name else f"{section.name}-{name}"
+            )
+            save_figure(figure, owner.figures / f"{stem}.png", dpi=140)
+        section.figures = {
+            name: Markup(_svg(figure, f"{section.name}/{name}"))
+            for name, figure in section.figures.items()
+        }
+    for one in shown:
+        one.facts = _facts(one)
+    template = files("torchcaps.explorer").joinpath("report.html").read_text(encoding="utf-8")
+    page = (
+        Environment(autoescape=True)
+        .from_string(template)
+        .render(
+            title=" · ".join(runs),
+            headline=_headline(shown),
+            sections=sections,
+            columns=_fill_cells(shown),
+            runs=shown,
+            differences=_differences(shown) if len(shown) > 1 else {},
+        )
+    )
+    path = out or shown[0].run.folder / "report.html"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(page, encoding="utf-8")
     return path

@@ -16,6 +16,7 @@ import triton
 import triton.language as tl
 
 from torchcaps.kernels.tiles import as_left, columns, left_order, over_poses, to_poses
+from torchcaps.kernels.windows import children
 
 UNIFORM = tl.constexpr(0)
 DOT = tl.constexpr(1)
@@ -23,17 +24,16 @@ LINEAR = tl.constexpr(2)
 
 
 @triton.jit
-def _children(
-    row, c, rows, C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, HO: tl.constexpr,
+def _load_children(
+    poses, m, p, c, d, rows, C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, HO: tl.constexpr,
     WO: tl.constexpr, I: tl.constexpr, KS: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr,
+    R: tl.constexpr, D: tl.constexpr,
 ):  # fmt: skip
-    """Index on the grid of child c of each row's window, and whether it is there."""
-    y = row // WO % HO * STRIDE - PAD + c // I // KS
-    x = row % WO * STRIDE - PAD + c // I % KS
-    inside = (row < rows) & (c < C)
-    if PAD > 0:
-        inside = inside & (y >= 0) & (y < H) & (x >= 0) & (x < W)
-    return ((row // (HO * WO) * H + y) * W + x) * I + c % I, inside
+    """Poses of the children c of rows m [M,N], where they lie, and which of them are there."""
+    at, inside = children(m[:, None], c[None, :], rows, C, H, W, HO, WO, I, KS, STRIDE, PAD)
+    there = inside & (p < R)[:, None] & (d < D)[None, :]
+    at = at * (R * D) + (p * D)[:, None] + d[None, :]
+    return tl.load(poses + at, there, other=0.0).to(tl.float32), at, there
 
 
 @triton.jit
@@ -61,8 +61,8 @@ def stats(
     KS: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr,
     R: tl.constexpr, D: tl.constexpr, E: tl.constexpr, RP: tl.constexpr,
     BM: tl.constexpr, BC: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr,
-    CL: tl.constexpr, DL: tl.constexpr, SCORE: tl.constexpr, LEAKY: tl.constexpr,
-    CAST: tl.constexpr, P: tl.constexpr,
+    CL: tl.constexpr, DL: tl.constexpr, SCORE: tl.constexpr, CAST: tl.constexpr,
+    P: tl.constexpr,
 ):  # fmt: skip
     """Logarithm of every child's softmax denominator. Grid: row blocks, child blocks."""
     m = tl.program_id(0) * (BM // RP) + tl.arange(0, BM) // RP
@@ -70,20 +70,14 @@ def stats(
     c, d = columns(tl.arange(0, BC * BD), BD, CL, DL)
     c += tl.program_id(1) * BC
     e = tl.arange(0, BE)
-    at, inside = _children(
-        m[:, None], c[None, :], rows, C, H, W, HO, WO, I, KS, STRIDE, PAD
-    )  # fmt: skip
-    there = inside & (p < R)[:, None] & (d < D)[None, :]
-    x = tl.load(poses + at * (R * D) + (p * D)[:, None] + d[None, :], there, other=0.0)
-    x = x.to(tl.float32)
+    x, x_at, there = _load_children(
+        poses, m, p, c, d, rows, C, H, W, HO, WO, I, KS, STRIDE, PAD, R, D
+    )
     row3 = (tl.program_id(0) * (BM // RP) + tl.arange(0, BM // RP))[:, None, None]
     c3 = tl.program_id(1) * BC + (tl.arange(0, BC // CL) * CL)[:, None] + tl.arange(0, CL)[None, :]
     c3 = c3[None, :, :]
     top = tl.full((BM // RP, BC // CL, CL), -float("inf"), tl.float32)
     total = tl.zeros((BM // RP, BC // CL, CL), tl.float32)
-    if LEAKY:  # beside a parent whose logit is 0
-        top = tl.zeros((BM // RP, BC // CL, CL), tl.float32)
-        total += 1.0
     q_at = m[:, None] * (J * R * E) + (p * E)[:, None] + e[None, :]
     q_mask = ((m < rows) & (p < R))[:, None] & (e < E)[None, :]
     t_at = (c % WI * (J * D * E) + d * E)[None, :] + e[:, None]
@@ -113,8 +107,8 @@ def gather(
     KS: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr,
     R: tl.constexpr, D: tl.constexpr, E: tl.constexpr, RP: tl.constexpr,
     BM: tl.constexpr, BC: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr,
-    CL: tl.constexpr, DL: tl.constexpr, SCORE: tl.constexpr, LEAKY: tl.constexpr,
-    CAST: tl.constexpr, P: tl.constexpr,
+    CL: tl.constexpr, DL: tl.constexpr, SCORE: tl.constexpr, CAST: tl.constexpr,
+    P: tl.constexpr,
     JB: tl.constexpr, CHUNK: tl.constexpr, WEIGHTED: tl.constexpr, WITH_COUPLING: tl.constexpr,
 ):  # fmt: skip
     """Sums over children of one range. Grid: row blocks, parents / JB, ranges of CHUNK blocks."""
@@ -139,18 +133,15 @@ def gather(
     for step in range(CHUNK):
         c = (split * CHUNK + step) * BC + cn
         c3 = (split * CHUNK + step) * BC + cb3
-        at, inside = _children(
-            m[:, None], c[None, :], rows, C, H, W, HO, WO, I, KS, STRIDE, PAD
-        )  # fmt: skip
-        there = inside & (p < R)[:, None] & (d < D)[None, :]
-        x = tl.load(poses + at * (R * D) + (p * D)[:, None] + d[None, :], there, other=0.0)
-        x = x.to(tl.float32)
+        x, x_at, there = _load_children(
+            poses, m, p, c, d, rows, C, H, W, HO, WO, I, KS, STRIDE, PAD, R, D
+        )
         if SCORE != UNIFORM:
             total = tl.load(
                 lse + row3.to(tl.int64) * C + c3, (row3 < rows) & (c3 < C), other=float("inf")
             )
         if WEIGHTED:
-            at3, inside3 = _children(row3, c3, rows, C, H, W, HO, WO, I, KS, STRIDE, PAD)
+            at3, inside3 = children(row3, c3, rows, C, H, W, HO, WO, I, KS, STRIDE, PAD)
             active = tl.load(activations + at3, inside3, other=0.0).to(tl.float32)
         # Both orders of the transforms are loaded for themselves: each goes straight to where its
         # product wants it, ahead of its use.
@@ -165,10 +156,7 @@ def gather(
                 weight + w_at + (first + k) * (D * E), w_mask & (first + k < J), other=0.0
             ).to(CAST)
             if SCORE == UNIFORM:
-                if LEAKY:
-                    share = tl.zeros((BM // RP, BC // CL, CL), tl.float32) + 1.0 / (J + 1)
-                else:
-                    share = tl.zeros((BM // RP, BC // CL, CL), tl.float32) + 1.0 / J
+                share = tl.zeros((BM // RP, BC // CL, CL), tl.float32) + 1.0 / J
             elif SCORE == DOT:
                 wt = tl.load(
                     weight + t_at + (first + k) * (D * E), t_mask & (first + k < J), other=0.0
@@ -215,8 +203,8 @@ def backward(
     KS: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr,
     R: tl.constexpr, D: tl.constexpr, E: tl.constexpr, RP: tl.constexpr,
     BM: tl.constexpr, BC: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr,
-    CL: tl.constexpr, DL: tl.constexpr, SCORE: tl.constexpr, LEAKY: tl.constexpr,
-    CAST: tl.constexpr, P: tl.constexpr, WEIGHTED: tl.constexpr,
+    CL: tl.constexpr, DL: tl.constexpr, SCORE: tl.constexpr, CAST: tl.constexpr,
+    P: tl.constexpr, WEIGHTED: tl.constexpr,
 ):  # fmt: skip
     """Every gradient. Grid: row blocks, child blocks.
 
@@ -230,19 +218,16 @@ def backward(
     c, d = columns(tl.arange(0, BC * BD), BD, CL, DL)
     c += tl.program_id(1) * BC
     e = tl.arange(0, BE)
-    at, inside = _children(
-        m[:, None], c[None, :], rows, C, H, W, HO, WO, I, KS, STRIDE, PAD
-    )  # fmt: skip
-    there = inside & (p < R)[:, None] & (d < D)[None, :]
-    x_at = at * (R * D) + (p * D)[:, None] + d[None, :]
-    x = tl.load(poses + x_at, there, other=0.0).to(tl.float32)
+    x, x_at, there = _load_children(
+        poses, m, p, c, d, rows, C, H, W, HO, WO, I, KS, STRIDE, PAD, R, D
+    )
     row3 = (tl.program_id(0) * (BM // RP) + tl.arange(0, BM // RP))[:, None, None]
     c3 = tl.program_id(1) * BC + (tl.arange(0, BC // CL) * CL)[:, None] + tl.arange(0, CL)[None, :]
     c3 = c3[None, :, :]
     seen = (row3 < rows) & (c3 < C)
     active = 1.0
     if WEIGHTED:
-        at3, inside3 = _children(row3, c3, rows, C, H, W, HO, WO, I, KS, STRIDE, PAD)
+        at3, inside3 = children(row3, c3, rows, C, H, W, HO, WO, I, KS, STRIDE, PAD)
         active = tl.load(activations + at3, inside3, other=0.0).to(tl.float32)
     if SCORE != UNIFORM:
         total = tl.load(lse + row3.to(tl.int64) * C + c3, seen, other=float("inf"))
@@ -255,8 +240,6 @@ def backward(
     w_at = (ck % WI * (J * D * E) + dk * E)[:, None] + e[None, :]
     w_mask = ((ck < C) & (dk < D))[:, None] & (e < E)[None, :]
     even = 1.0 / J
-    if LEAKY:
-        even = 1.0 / (J + 1)
     mean = tl.zeros((BM // RP, BC // CL, CL), tl.float32)
     if SCORE != UNIFORM or WEIGHTED:
         for j in range(J):

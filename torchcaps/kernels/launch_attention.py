@@ -35,7 +35,7 @@ def tile(shape: Shape, score: str, part: str) -> Tile:
     return Tile(64, 64 if many or score == "uniform" else 32, 4, 3)
 
 
-def options(shape: Shape, t: Tile, score: str, leaky: bool, poses: Tensor) -> dict:
+def options(shape: Shape, t: Tile, score: str, poses: Tensor) -> dict:
     wide, out = pow2(shape.in_dim), max(16, pow2(shape.out_dim))
     rows = pow2(shape.pose_rows)
     block = max(1, 16 // wide, min(pow2(shape.children), t.columns // wide))
@@ -44,7 +44,6 @@ def options(shape: Shape, t: Tile, score: str, leaky: bool, poses: Tensor) -> di
         **shape.constants(),
         **arithmetic(poses),
         "SCORE": SCORES[score],
-        "LEAKY": leaky,
         "RP": rows,
         "BM": t.rows,
         "BD": wide,
@@ -60,7 +59,6 @@ def options(shape: Shape, t: Tile, score: str, leaky: bool, poses: Tensor) -> di
 def forward(
     shape: Shape,
     score: str,
-    leaky: bool,
     poses: Tensor,
     weight: Tensor,
     activations: Tensor | None,
@@ -75,11 +73,11 @@ def forward(
     lse = new((0,) if score == "uniform" else whole, dtype=f32)
     scored = (query, route_weight, route_bias, lse)
     if score != "uniform":
-        o = options(shape, tile(shape, score, "stats"), score, leaky, poses)
+        o = options(shape, tile(shape, score, "stats"), score, poses)
         grid = (cdiv(shape.rows, o["BM"] // o["RP"]), cdiv(shape.children, o["BC"]))
         attention.stats[grid](poses, weight, *scored, shape.rows, **o)
     t = tile(shape, score, "gather")
-    o = options(shape, t, score, leaky, poses)
+    o = options(shape, t, score, poses)
     parents = min(t.parents, shape.parents)
     rows, groups = cdiv(shape.rows, t.rows // o["RP"]), cdiv(shape.parents, parents)
     splits, chunk = split(cdiv(shape.children, o["BC"]), rows * groups, poses.device, most=32)
@@ -97,7 +95,6 @@ def forward(
 def backward(
     shape: Shape,
     score: str,
-    leaky: bool,
     deterministic: bool,
     grad0: Tensor,
     grad1: Tensor,
@@ -111,7 +108,7 @@ def backward(
 ) -> tuple[Tensor, ...]:
     """Gradients of the six tensors in their order; empty for those that are not there."""
     t = tile(shape, score, "backward")
-    o = options(shape, t, score, leaky, poses)
+    o = options(shape, t, score, poses)
     row_blocks = cdiv(shape.rows, t.rows // o["RP"])
     blocks = cdiv(shape.children, o["BC"])
     weight_slots, query_slots = (row_blocks, blocks) if deterministic else (1, 1)

@@ -62,7 +62,6 @@ def options(shape: Shape, p: Plan, score: str, weighted: bool, poses: Tensor) ->
 def forward(
     shape: Shape,
     score: str,
-    leaky: bool,
     poses: Tensor,
     weight: Tensor,
     activations: Tensor | None,
@@ -83,7 +82,7 @@ def forward(
     coupling = new((*whole, shape.parents) if with_coupling else (0,), dtype=f32)
     tensors = (poses, weight, activations, query, precision, bias)
     sums = (sum0, sum1, sum2, coupling, shape.rows)
-    common = {**options(shape, p, score, weighted, poses), "LEAKY": leaky}
+    common = options(shape, p, score, weighted, poses)
     blocks = cdiv(shape.parents, p.parents)
     grid = (cdiv(shape.rows, p.rows), p.splits, blocks)
     lse = new(whole, dtype=f32)
@@ -92,8 +91,6 @@ def forward(
         common |= {"WITH_LSE": False, "STATS": True, "WITH_COUPLING": False}
         votes.forward[grid](*tensors, parts, *sums, **common)
         lse = parts.logsumexp(0)
-        if leaky:
-            lse = torch.logaddexp(lse, lse.new_zeros(()))
     common |= {"WITH_LSE": blocks > 1, "STATS": False, "WITH_COUPLING": with_coupling}
     votes.forward[grid](*tensors, lse, *sums, **common)
     return total(sum0), total(sum1), total(sum2), lse, coupling

@@ -38,7 +38,7 @@ def _sees_votes(shape, score: str) -> bool:
 
 def _forward(
     shape, poses, weight, activations, query, precision, bias, route_weight, route_bias,
-    score: str, leaky: bool, with_coupling: bool,
+    score: str, with_coupling: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     inputs = (poses, weight, activations, query, precision, bias, route_weight, route_bias)
     x, w, a, q, h, b, wr, br = _contiguous(inputs)
@@ -46,11 +46,11 @@ def _forward(
         if _sees_votes(shape, score):
             from torchcaps.kernels import launch_votes
 
-            return launch_votes.forward(shape, score, leaky, x, w, a, q, h, b, with_coupling)
+            return launch_votes.forward(shape, score, x, w, a, q, h, b, with_coupling)
         from torchcaps.kernels import launch_attention
 
         sum0, sum1, lse, coupling = launch_attention.forward(
-            shape, score, leaky, x, w, a, q, wr, br, with_coupling
+            shape, score, x, w, a, q, wr, br, with_coupling
         )
     return sum0, sum1, sum1.new_empty(0), lse, coupling
 
@@ -67,13 +67,12 @@ def step(
     route_bias: Tensor | None,
     window: list[int],
     score: str,
-    leaky: bool,
     deterministic: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     shape = _shape(poses, weight, window)
     sum0, sum1, sum2, lse, _ = _forward(
         shape, poses, weight, activations, query, precision, bias, route_weight, route_bias,
-        score, leaky, False,
+        score, False,
     )  # fmt: skip
     parents, dim = _parents(poses, weight, window)
     return (
@@ -90,7 +89,7 @@ def _contiguous(tensors: tuple[Tensor | None, ...]) -> list[Any]:
 
 @step.register_fake
 def _(poses, weight, activations, *rest):
-    *_, window, score, _leaky, _deterministic = rest
+    *_, window, score, _deterministic = rest
     parents, dim = _parents(poses, weight, window)
     shape = _shape(poses, weight, window)
     new = lambda *size: poses.new_empty(size, dtype=torch.float32)  # noqa: E731
@@ -118,7 +117,6 @@ def step_backward(
     route_bias: Tensor | None,
     window: list[int],
     score: str,
-    leaky: bool,
     deterministic: bool,
 ) -> list[Tensor]:
     inputs = (poses, weight, activations, query, precision, bias, route_weight, route_bias)
@@ -137,7 +135,7 @@ def step_backward(
             from torchcaps.kernels import launch_attention
 
             dx, dw, da, dq, *routes = launch_attention.backward(
-                shape, score, leaky, deterministic, g0, g1, lse, x, w, a, q, wr, br
+                shape, score, deterministic, g0, g1, lse, x, w, a, q, wr, br
             )
             found = (dx, dw, da, dq, lse, lse, *routes)
     return [
@@ -160,13 +158,13 @@ def _(grad0, grad1, grad2, lse, *rest):
 def _save(ctx, inputs, output):
     ctx.save_for_backward(output[3], *inputs[:8])
     ctx.options = inputs[8:]
-    ctx.there = [t is not None for t in inputs[:8]]
+    ctx.given = [t is not None for t in inputs[:8]]
 
 
 def _differentiate(ctx, grad0, grad1, grad2, _):
     lse, *tensors = ctx.saved_tensors
     grads = torch.ops.torchcaps.step_backward(grad0, grad1, grad2, lse, *tensors, *ctx.options)
-    return *(g if there else None for g, there in zip(grads, ctx.there, strict=True)), *[None] * 4
+    return *(g if given else None for g, given in zip(grads, ctx.given, strict=True)), *[None] * 3
 
 
 step.register_autograd(_differentiate, setup_context=_save)
@@ -183,20 +181,19 @@ def coupling(
     route_bias: Tensor | None,
     window: list[int],
     score: str,
-    leaky: bool,
 ) -> Tensor:
     """Shares of every child before its activation. -> [B,H',W',C,J]; not differentiable."""
     shape = _shape(poses, weight, window)
     *_, shares = _forward(
         shape, poses, weight, None, query, precision, bias, route_weight, route_bias,
-        score, leaky, True,
+        score, True,
     )  # fmt: skip
     (*grid, parents), _ = _parents(poses, weight, window)
     return shares.view(*grid, shape.children, parents)
 
 
 @coupling.register_fake
-def _(poses, weight, query, precision, bias, route_weight, route_bias, window, score, leaky):
+def _(poses, weight, query, precision, bias, route_weight, route_bias, window, score):
     (*grid, parents), _ = _parents(poses, weight, window)
     children = window[0] ** 2 * poses.shape[3]
     return poses.new_empty((*grid, children, parents), dtype=torch.float32)

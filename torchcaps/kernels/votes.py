@@ -18,32 +18,10 @@ powers of two are padded by masks.
 import triton
 import triton.language as tl
 
+from torchcaps.kernels.windows import child, corner
+
 DOT = tl.constexpr(0)
 GAUSS = tl.constexpr(1)
-
-
-@triton.jit
-def _corner(
-    row, H: tl.constexpr, W: tl.constexpr, HO: tl.constexpr, WO: tl.constexpr, I: tl.constexpr,
-    STRIDE: tl.constexpr, PAD: tl.constexpr,
-):  # fmt: skip
-    """Where each row's window begins on the grid of children, and the index of its first child."""
-    y = row // WO % HO * STRIDE - PAD
-    x = row % WO * STRIDE - PAD
-    return y, x, ((row // (HO * WO) * H + y) * W + x) * I
-
-
-@triton.jit
-def _child(
-    c, y, x, corner, live, H: tl.constexpr, W: tl.constexpr, I: tl.constexpr,
-    PAD: tl.constexpr, KS: tl.constexpr,
-):  # fmt: skip
-    """Which pose of the grid is child c of each window: its index, and whether it is there."""
-    ky, kx = c // I // KS, c // I % KS
-    inside = live
-    if PAD > 0:
-        inside = live & (y + ky >= 0) & (y + ky < H) & (x + kx >= 0) & (x + kx < W)
-    return corner + (ky * W + kx) * I + c % I, inside
 
 
 @triton.jit
@@ -89,6 +67,34 @@ def _entries(n, BJ: tl.constexpr, BE: tl.constexpr, EL: tl.constexpr, JL: tl.con
     """
     EH: tl.constexpr = BE // EL
     return n // (EL * JL * EH) * JL + n // EL % JL, n // (EL * JL) % EH * EL + n % EL
+
+
+@triton.jit
+def _parents(
+    block, row, live, J: tl.constexpr, E: tl.constexpr, BJ: tl.constexpr, BE: tl.constexpr,
+    EL: tl.constexpr, JL: tl.constexpr,
+):  # fmt: skip
+    """Parent and entry of each column, parents as [1,JH,JL], and which of both are there."""
+    j, e = _entries(tl.arange(0, BJ * BE), BJ, BE, EL, JL)
+    j += block * BJ
+    jj = block * BJ + (tl.arange(0, BJ // JL) * JL)[:, None] + tl.arange(0, JL)[None, :]
+    jj = jj[None, :, :]
+    there = live[:, None] & ((j < J) & (e < E))[None, :]
+    return j, e, jj, there, live[:, None, None] & (jj < J)
+
+
+@triton.jit
+def _state(
+    query, precision, bias, row, j, e, jj, there, seen,
+    J: tl.constexpr, R: tl.constexpr, E: tl.constexpr, SCORE: tl.constexpr,
+):  # fmt: skip
+    """What the rows' parents are scored with: query, precision and bias."""
+    state = _load_parents(query, row, j, e, there, J, R, E)
+    width, shift = (), 0.0
+    if SCORE == GAUSS:
+        width = _load_parents(precision, row, j, e, there, J, R, E)
+        shift = tl.load(bias + row[:, None, None] * J + jj, seen, other=0.0).to(tl.float32)
+    return state, width, shift
 
 
 @triton.jit
@@ -149,7 +155,7 @@ def forward(
     CHUNK: tl.constexpr, KS: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr,
     R: tl.constexpr, D: tl.constexpr, E: tl.constexpr,
     BM: tl.constexpr, BJ: tl.constexpr, BE: tl.constexpr, BD: tl.constexpr,
-    EL: tl.constexpr, JL: tl.constexpr, SCORE: tl.constexpr, LEAKY: tl.constexpr,
+    EL: tl.constexpr, JL: tl.constexpr, SCORE: tl.constexpr,
     WEIGHTED: tl.constexpr, WITH_LSE: tl.constexpr, STATS: tl.constexpr,
     WITH_COUPLING: tl.constexpr, CAST: tl.constexpr, P: tl.constexpr,
 ):  # fmt: skip
@@ -158,22 +164,11 @@ def forward(
     block = tl.program_id(2)
     row = tl.program_id(0) * BM + tl.arange(0, BM)
     live = row < rows
-    y, x, corner = _corner(row, H, W, HO, WO, I, STRIDE, PAD)
-    n = tl.arange(0, BJ * BE)
-    j, e = _entries(n, BJ, BE, EL, JL)
-    j += block * BJ
-    jj = block * BJ + (tl.arange(0, BJ // JL) * JL)[:, None] + tl.arange(0, JL)[None, :]
-    jj = jj[None, :, :]
-    row3 = row[:, None, None]
+    y, x, first_at = corner(row, H, W, HO, WO, I, STRIDE, PAD)
     row64 = row.to(tl.int64)
-    seen = live[:, None, None] & (jj < J)
     d = tl.arange(0, BD)
-    there = live[:, None] & ((j < J) & (e < E))[None, :]
-    width, shift = (), 0.0
-    state = _load_parents(query, row, j, e, there, J, R, E)
-    if SCORE == GAUSS:
-        width = _load_parents(precision, row, j, e, there, J, R, E)
-        shift = tl.load(bias + row3 * J + jj, seen, other=0.0).to(tl.float32)
+    j, e, jj, there, seen = _parents(block, row, live, J, E, BJ, BE, EL, JL)
+    state, width, shift = _state(query, precision, bias, row, j, e, jj, there, seen, J, R, E, SCORE)
     first, second = (), ()
     for p in tl.static_range(R):
         first = first + (tl.zeros((BM, BJ * BE), tl.float32),)
@@ -184,7 +179,7 @@ def forward(
     w_mask = (d[:, None] < D) & ((j < J) & (e < E))[None, :]
     for step in range(CHUNK):
         c = split * CHUNK + step
-        at, inside = _child(c, y, x, corner, live & (c < C), H, W, I, PAD, KS)
+        at, inside = child(c, y, x, first_at, live & (c < C), H, W, I, PAD, KS)
         wc = c % WI
         w_base = weight + wc.to(tl.int64) * (J * D * E)
         wt = tl.load(w_base + w_off, w_mask, other=0.0).to(CAST)
@@ -195,12 +190,8 @@ def forward(
             share = tl.exp(logits - total[:, None, None])
         else:
             top = tl.max(tl.max(logits, 2), 1)
-            if LEAKY and not STATS:  # beside a parent whose logit is 0
-                top = tl.maximum(top, 0.0)
             share = tl.exp(logits - top[:, None, None])
             total = tl.sum(tl.sum(share, 2), 1)
-            if LEAKY and not STATS:
-                total += tl.exp(-top)
             share *= (1.0 / total)[:, None, None]
             to = lse + (block * rows + row64) * C + c
             tl.store(to, top + tl.log(total), live & (c < C))
@@ -256,28 +247,17 @@ def backward(
     slot = tl.program_id(0) % num_slots
     row = tl.program_id(0) * BM + tl.arange(0, BM)
     live = row < rows
-    y, x, corner = _corner(row, H, W, HO, WO, I, STRIDE, PAD)
-    n = tl.arange(0, BJ * BE)
-    j, e = _entries(n, BJ, BE, EL, JL)
-    j += block * BJ
-    jj = block * BJ + (tl.arange(0, BJ // JL) * JL)[:, None] + tl.arange(0, JL)[None, :]
-    jj = jj[None, :, :]
-    row3 = row[:, None, None]
+    y, x, first_at = corner(row, H, W, HO, WO, I, STRIDE, PAD)
     row64 = row.to(tl.int64)
-    seen = live[:, None, None] & (jj < J)
     d = tl.arange(0, BD)
-    there = live[:, None] & ((j < J) & (e < E))[None, :]
-    width, shift = (), 0.0
-    state = _load_parents(query, row, j, e, there, J, R, E)
-    if SCORE == GAUSS:
-        width = _load_parents(precision, row, j, e, there, J, R, E)
-        shift = tl.load(bias + row3 * J + jj, seen, other=0.0).to(tl.float32)
+    j, e, jj, there, seen = _parents(block, row, live, J, E, BJ, BE, EL, JL)
+    state, width, shift = _state(query, precision, bias, row, j, e, jj, there, seen, J, R, E, SCORE)
     g1 = _load_parents(grad1, row, j, e, there, J, R, E)
     g2 = ()
     if SCORE == GAUSS:
         g2 = _load_parents(grad2, row, j, e, there, J, R, E)
     if WEIGHTED:
-        g0 = tl.load(grad0 + row3 * J + jj, seen, other=0.0).to(tl.float32)
+        g0 = tl.load(grad0 + row[:, None, None] * J + jj, seen, other=0.0).to(tl.float32)
     to_query, to_width = (), ()
     for p in tl.static_range(R):
         to_query = to_query + (tl.zeros((BM, BJ * BE), tl.float32),)
@@ -297,21 +277,21 @@ def backward(
     all_p = stacked // BM
     all_row = tl.program_id(0) * BM + stacked % BM
     all_live = (all_row < rows) & (all_p < R)
-    all_y, all_x, all_corner = _corner(all_row, H, W, HO, WO, I, STRIDE, PAD)
+    all_y, all_x, all_at0 = corner(all_row, H, W, HO, WO, I, STRIDE, PAD)
     b_off = jb * (D * E) + eb + db * E
     b_mask = (jb < J) & (eb < E) & (db < D)
     w_off = (j * (D * E) + e)[None, :] + d[:, None] * E
     w_mask = (d[:, None] < D) & ((j < J) & (e < E))[None, :]
     for step in range(CHUNK):
         c = split * CHUNK + step
-        at, inside = _child(c, y, x, corner, live & (c < C), H, W, I, PAD, KS)
+        at, inside = child(c, y, x, first_at, live & (c < C), H, W, I, PAD, KS)
         wc = c % WI
         w_base = wc.to(tl.int64) * (J * D * E)
         wt = tl.load(weight + w_base + w_off, w_mask, other=0.0).to(CAST)
         # The transposed operands are loaded for themselves, so that each load goes straight to
         # shared memory ahead of its use.
         w_back = tl.load(weight + w_base + b_off, b_mask, other=0.0).to(CAST)
-        all_at, all_inside = _child(c, all_y, all_x, all_corner, all_live, H, W, I, PAD, KS)
+        all_at, all_inside = child(c, all_y, all_x, all_at0, all_live, H, W, I, PAD, KS)
         x_at = all_at * (R * D) + all_p * D
         x_back = tl.load(
             poses + x_at[None, :] + d[:, None],

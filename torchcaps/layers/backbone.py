@@ -12,7 +12,7 @@ CIFAR_MEAN, CIFAR_STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
 
 
 class Normalise(nn.Module):
-    """Colour images by the mean and spread of CIFAR-10's pixels; grey ones stay as they are."""
+    """Colour images by the mean and deviation of CIFAR-10's pixels; grey ones stay as they are."""
 
     letters = "[B,C,H,W] -> [B,C,H,W]"
     mean: Tensor

@@ -1,13 +1,18 @@
 """Class capsules without poses: where self-routing sends the activations, and nothing else."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
-from torchcaps.routing.self_routing import EPS, route_logits
+from torchcaps.layers.routers import Capsules
+from torchcaps.routing.self import EPS, route_logits
 
 
 class ClassCaps(nn.Module):
-    """poses [B,L,I,D], activations [B,L,I] -> share of the activation of each class [B,L,Y]
+    """Where self-routing sends the activations, at each position.
+
+    poses [B,L,I,D], activations [B,L,I] -> share of the activation of each class [B,L,Y]
 
     Self-routing's last layer: its transforms would make poses that nobody reads.
     """
@@ -20,8 +25,14 @@ class ClassCaps(nn.Module):
         self.route_weight = nn.Parameter(route_std * torch.randn(in_caps, in_dim, num_classes))
         self.route_bias = nn.Parameter(torch.zeros(in_caps, num_classes))
 
-    def forward(self, poses: Tensor, activations: Tensor) -> Tensor:
+    def extra_repr(self) -> str:
+        children, dim, classes = self.route_weight.shape
+        return f"{children} of {dim} -> {classes} without poses, self-routing"
+
+    def forward(self, poses: Tensor, activations: Tensor, *, coupling: bool = False) -> Capsules:
         logits = route_logits(poses.flatten(0, 1), self.route_weight).unflatten(0, poses.shape[:2])
         shares = (logits.float() + self.route_bias.mT).softmax(2)
         active = activations.float()[:, :, None]
-        return (shares * active).sum(3) / (active.sum(3) + EPS)
+        found = (shares * active).sum(3) / (active.sum(3) + EPS)
+        no_poses: Any = None
+        return Capsules(no_poses, found, shares.mT if coupling else None)

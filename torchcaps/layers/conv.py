@@ -1,18 +1,19 @@
 """Convolutional capsules: every parent sees a window of the grid below."""
 
-from typing import Any
-
 from torch import Tensor
 
-from torchcaps.layers.routed import Capsules, RoutedCaps
-from torchcaps.routing import Window
+from torchcaps.layers.routed import RoutedCaps, layer_sizes
+from torchcaps.layers.routers import Capsules, Router
+from torchcaps.routing import Impl, Window
 
 
 class ConvCaps(RoutedCaps):
-    """poses [B,H,W,I,D], activations [B,H,W,I] -> poses [B,H',W',J,E], activations [B,H',W',J]
+    """Every parent sees a window of the grid below.
+
+    poses [B,H,W,I,D], activations [B,H,W,I] -> poses [B,H',W',J,E], activations [B,H',W',J]
 
     in_caps and out_caps are types of capsule at each position. shared: one transform for the whole
-    window, in place of one for each position and type. Other options: see `RoutedCaps`.
+    window, in place of one for each position and type. Other options as in `DenseCaps`.
     """
 
     letters = "[B,H,W,I,D] -> [B,H,W,J,E]"
@@ -27,12 +28,20 @@ class ConvCaps(RoutedCaps):
         stride: int = 1,
         padding: int = 0,
         *,
+        routing: str | Router = "dynamic",
         shared: bool = False,
-        **options: Any,
+        matrix: bool = False,
+        coordinates: bool = False,
+        impl: Impl = "auto",
     ):
         children = kernel_size**2 * in_caps
-        super().__init__(children, in_dim, out_caps, out_dim, 1 if shared else children, **options)
+        num = 1 if shared else children
+        sizes = layer_sizes(children, in_dim, out_caps, out_dim, num, matrix)
+        super().__init__(sizes, routing, matrix=matrix, coordinates=coordinates, impl=impl)
         self.window = Window(kernel_size, stride, padding)
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, {self.window}"
 
     def forward(
         self, poses: Tensor, activations: Tensor | None = None, *, coupling: bool = False
@@ -48,8 +57,19 @@ class PointwiseCaps(RoutedCaps):
 
     letters = "[B,L,I,D] -> [B,L,J,E]"
 
-    def __init__(self, in_caps: int, in_dim: int, out_caps: int, out_dim: int, **options: Any):
-        super().__init__(in_caps, in_dim, out_caps, out_dim, in_caps, **options)
+    def __init__(
+        self,
+        in_caps: int,
+        in_dim: int,
+        out_caps: int,
+        out_dim: int,
+        *,
+        routing: str | Router = "dynamic",
+        matrix: bool = False,
+        impl: Impl = "auto",
+    ):
+        sizes = layer_sizes(in_caps, in_dim, out_caps, out_dim, in_caps, matrix)
+        super().__init__(sizes, routing, matrix=matrix, impl=impl)
 
     def forward(
         self, poses: Tensor, activations: Tensor | None = None, *, coupling: bool = False

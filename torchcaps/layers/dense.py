@@ -1,17 +1,18 @@
 """Fully connected capsules."""
 
-from typing import Any
-
 from torch import Tensor
 
-from torchcaps.layers.routed import Capsules, RoutedCaps
+from torchcaps.layers.routed import RoutedCaps, layer_sizes
+from torchcaps.layers.routers import Capsules, Router
+from torchcaps.routing import Impl
 
 
 class DenseCaps(RoutedCaps):
     """Every child votes for every parent. poses [B,I,D] or [B,H,W,I,D] -> poses [B,J,E]
 
     shared: one transform for all children, in place of one for each; or a number of types, which
-    share one over the positions of a grid. Other options: see `RoutedCaps`.
+    share one over the positions of a grid. matrix: poses are square matrices, in place of vectors.
+    coordinates: votes carry where their child stands, on a grid.
     """
 
     letters = "[B,I,D] -> [B,J,E]"
@@ -23,11 +24,15 @@ class DenseCaps(RoutedCaps):
         out_caps: int,
         out_dim: int,
         *,
+        routing: str | Router = "dynamic",
         shared: bool | int = False,
-        **options: Any,
+        matrix: bool = False,
+        coordinates: bool = False,
+        impl: Impl = "auto",
     ):
         num = in_caps if shared is False else int(shared)
-        super().__init__(in_caps, in_dim, out_caps, out_dim, num, **options)
+        sizes = layer_sizes(in_caps, in_dim, out_caps, out_dim, num, matrix)
+        super().__init__(sizes, routing, matrix=matrix, coordinates=coordinates, impl=impl)
 
     def forward(
         self, poses: Tensor, activations: Tensor | None = None, *, coupling: bool = False

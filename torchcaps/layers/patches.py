@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from torchcaps.errors import TorchcapsError, require
+from torchcaps.functional import draws
 
 
 def to_patches(images: Tensor, size: int) -> Tensor:
@@ -33,13 +34,24 @@ def keep(sequence: Tensor, rows: Tensor | None) -> Tensor:
 
 def put_back(kept: Tensor, rows: Tensor, length: int, filler: Tensor) -> Tensor:
     """The reverse of `keep`, with a filler (of one row's shape) where nothing was kept."""
-    whole = filler.to(kept.dtype).expand(len(kept), length, *kept.shape[2:])
+    whole = filler.to(kept.dtype).expand(kept.shape[0], length, *kept.shape[2:])
     index = rows.reshape(*rows.shape, *[1] * (kept.dim() - 2))
     return whole.scatter(1, index.expand_as(kept), kept)
 
 
+def visible_rows(
+    batch: int, length: int, visible: int, device: torch.device, at_random: bool
+) -> Tensor:
+    """Which patches of each image stay [B,V], in order: at random, or always the same ones."""
+    if at_random:
+        noise = torch.rand(batch, length, device=device)
+    else:
+        noise = draws(0, torch.arange(batch, device=device), length)
+    return noise.argsort(1)[:, :visible].sort(1).values
+
+
 class TokenNorm(nn.BatchNorm1d):
-    """BatchNorm over all positions that are there. tokens [B,V,C] -> [B,V,C]"""
+    """BatchNorm over all positions of the sequence. tokens [B,V,C] -> [B,V,C]"""
 
     letters = "[B,L,C] -> [B,L,C]"
 
@@ -48,7 +60,7 @@ class TokenNorm(nn.BatchNorm1d):
 
 
 class ConvMixer(nn.Module):
-    """ConvMixer (Trockman & Kolter 2022) on the patches that are there.
+    """ConvMixer (Trockman & Kolter 2022) on the visible patches.
 
     tokens [B,V,C], their places [B,V] or None (all) -> tokens [B,V,C]
 
@@ -110,7 +122,7 @@ class Attention(nn.Module):
 
 
 class ViT(nn.Module):
-    """Transformer blocks on the patches that are there; hidden ones are not in the sequence."""
+    """Transformer blocks on the visible patches; hidden ones are not in the sequence."""
 
     letters = "[B,L,C] -> [B,L,C]"
 
@@ -121,7 +133,7 @@ class ViT(nn.Module):
         self.norm = nn.LayerNorm(width)
 
     def forward(self, tokens: Tensor, rows: Tensor | None = None) -> Tensor:
-        tokens = tokens + keep(self.places.expand(len(tokens), -1, -1), rows)
+        tokens = tokens + keep(self.places.expand(tokens.shape[0], -1, -1), rows)
         for block in self.blocks:
             tokens = block(tokens)
         return self.norm(tokens)
@@ -135,7 +147,7 @@ def timm_blocks(name: str) -> tuple[int, Iterable[nn.Module]]:
     except (RuntimeError, TypeError) as error:
         raise TorchcapsError(f"timm cannot make {name!r}: {error}") from None
     blocks = getattr(made, "blocks", None)
-    # rotary places and windows need more than the tokens that are there
+    # rotary places and windows need more than the visible tokens
     if not isinstance(blocks, nn.Sequential) or getattr(made, "rope", None) is not None:
         raise TorchcapsError(f"timm:{name} is no plain vision transformer.")
     return made.embed_dim, blocks

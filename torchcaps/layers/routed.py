@@ -1,128 +1,67 @@
-"""What every capsule layer shares: the parameters of a routing, and the call of it."""
+"""What every capsule layer shares: transforms, a router, and the call of it."""
 
 import math
-from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from torchcaps.errors import TorchcapsError
-from torchcaps.routing import (
-    Impl,
-    Window,
-    add_coordinates,
-    dynamic_routing,
-    em_routing,
-    inverted_attention_step,
-    inverted_routing,
-    self_routing,
-    uniform_routing,
-    vb_routing,
-)
-from torchcaps.routing.em import FINAL_LAMBDA
-
-Routing = Literal["dynamic", "uniform", "inverted", "em", "self", "vb"]
-
-
-FUNCTIONS: dict[Routing, Callable[..., tuple[Any, ...]]] = {
-    "dynamic": dynamic_routing,
-    "uniform": uniform_routing,
-    "inverted": inverted_routing,
-    "em": em_routing,
-    "self": self_routing,
-    "vb": vb_routing,
-}
-
-
-class Capsules(NamedTuple):
-    """What a layer returns: parents, their activations where the routing has them, the coupling
-    where it was asked for.
-    """
-
-    poses: Tensor
-    activations: Tensor | None
-    coupling: Tensor | None
+from torchcaps.layers.routers import Capsules, Router, Sizes, make_router
+from torchcaps.routing import Impl, Window, add_coordinates
 
 
 class RoutedCaps(nn.Module):
-    """Transforms and routing of `in_caps` children; layers decide what the children are.
+    """Transforms of the children, and a routing; subclasses decide what the children are.
 
-    num_transforms: of which child i takes number i modulo it. matrix: poses are square matrices, in
-    place of vectors. squash, leaky, bias: dynamic and uniform routing's. norm, scale: inverted
-    attention's. final_lambda: EM's. coordinates: votes carry where their child stands, on a grid.
-    init_std: of the transforms, in place of the routing's own. route_std: of self-routing's route
-    weights, which start at zero in its authors' code.
+    sizes.num_transforms: child i takes transform i modulo that number.
     """
 
     def __init__(
         self,
-        in_caps: int,
-        in_dim: int,
-        out_caps: int,
-        out_dim: int,
-        num_transforms: int,
+        sizes: Sizes,
+        routing: str | Router,
         *,
-        routing: Routing = "dynamic",
-        num_iters: int = 3,
         matrix: bool = False,
-        squash: bool = True,
-        leaky: bool = False,
-        bias: bool = False,
-        norm: bool = True,
-        scale: bool = True,
         coordinates: bool = False,
-        final_lambda: float = FINAL_LAMBDA,
-        init_std: float | None = None,
-        route_std: float = 0.0,
         impl: Impl = "auto",
     ):
         super().__init__()
-        self.routing: Routing = routing
-        self.function = FUNCTIONS[routing]
+        self.router = make_router(routing)
+        self.sizes, self.matrix, self.coordinates = sizes, matrix, coordinates
         self.impl: Impl = impl
-        self.num_iters, self.squash, self.leaky, self.scale = num_iters, squash, leaky, scale
-        self.coordinates, self.final_lambda = coordinates, final_lambda
-        if (bias or leaky) and routing not in ("dynamic", "uniform"):
-            raise TorchcapsError(f"{routing} routing has no bias and is not leaky.")
-        if coordinates and routing == "self":
-            raise TorchcapsError("Self-routing scores the pose itself and takes no coordinates.")
-        side = math.isqrt(in_dim)
-        if matrix and (side * side != in_dim or in_dim != out_dim):
+        if coordinates and not self.router.coordinates:
             raise TorchcapsError(
-                f"Matrix poses are square and keep their size: in_dim={in_dim}, out_dim={out_dim}."
+                f"{self.router.name.capitalize()}-routing scores the pose itself and takes no "
+                "coordinates."
             )
-        size = (side, side) if matrix else (in_dim, out_dim)
-        self.weight = nn.Parameter(torch.empty(num_transforms, out_caps, *size))
-        if init_std is None:
-            self._initialise(in_caps, size[0])
-        else:
-            nn.init.normal_(self.weight, std=init_std)
-        self.bias = nn.Parameter(torch.zeros(out_caps, out_dim)) if bias else None
-        self.norm = nn.LayerNorm(out_dim) if routing == "inverted" and norm else None
-        if routing in ("em", "vb"):
-            self.beta_u = nn.Parameter(torch.zeros(out_caps))
-            self.beta_a = nn.Parameter(torch.zeros(out_caps))
-        if routing == "self":
-            self.route_weight = nn.Parameter(torch.zeros(num_transforms, in_dim, out_caps))
-            if route_std:
-                nn.init.normal_(self.route_weight, std=route_std)
-            self.route_bias = nn.Parameter(torch.zeros(num_transforms, out_caps))
+        shape = (sizes.columns, sizes.columns) if matrix else (sizes.in_dim, sizes.out_dim)
+        self.weight = nn.Parameter(torch.empty(sizes.num_transforms, sizes.out_caps, *shape))
+        self.router.start(self.weight, sizes)
+        for name, part in self.router.parts(sizes).items():
+            setattr(self, name, part)
 
-    def _initialise(self, in_caps: int, fan: int) -> None:
-        num, out_caps = self.weight.shape[:2]
-        if self.routing == "inverted":
-            nn.init.normal_(self.weight, std=(out_caps / (fan * in_caps)) ** 0.5)
-        elif self.routing == "self":
-            # The authors' Kaiming initialisation counts parents and their entries into the fan.
-            bound = (6 / self.weight[0].numel()) ** 0.5
-            nn.init.uniform_(self.weight, -bound, bound)
-        elif self.routing in ("em", "vb"):
-            nn.init.normal_(self.weight, std=0.3)
+    def extra_repr(self) -> str:
+        s = self.sizes
+        said = f"{s.in_caps} of {s.in_dim} -> {s.out_caps} of {s.out_dim}, {self.router}"
+        if s.num_transforms != s.in_caps:
+            said += f", {s.num_transforms} shared transforms"
+        said += ", matrix" if self.matrix else ""
+        return said + (", coordinates" if self.coordinates else "")
+
+    def _common(self, window: Window | None, coupling: bool) -> dict[str, Any]:
+        return {"window": window, "coupling": coupling, "impl": self.impl}
+
+    def _check(self, poses: Tensor, window: Window | None) -> None:
+        if window is None:
+            found = poses.shape[1:-1].numel()
         else:
-            # Own transforms point anywhere, so their votes cancel; with shared ones they add up,
-            # and at the same scale every parent would start saturated and never learn.
-            nn.init.normal_(self.weight, std=0.1 * (num / in_caps) ** 0.5)
+            found = poses.shape[-2] * window.kernel**2
+        if found != self.sizes.in_caps:
+            raise TorchcapsError(
+                f"{type(self).__name__} was made for {self.sizes.in_caps} children of each parent, "
+                f"and poses {list(poses.shape)} have {found}."
+            )
 
     def attend(
         self,
@@ -130,18 +69,15 @@ class RoutedCaps(nn.Module):
         parents: Tensor | None,
         window: Window | None = None,
         coupling: bool = False,
-    ) -> tuple[Tensor, Tensor | None]:
+    ) -> Capsules:
         """One pass of inverted attention from the parents of the pass before; None: the first.
 
         Shapes as in `route`, parents as it returns them. For layers that iterate together.
         """
-        if self.routing != "inverted":
-            raise TorchcapsError(f"{self.routing} routing has no passes that layers can share.")
-        parents, shares = inverted_attention_step(
-            poses, self.weight, parents,
-            scale=self.scale, window=window, coupling=coupling, impl=self.impl,
-        )  # fmt: skip
-        return parents if self.norm is None else self.norm(parents), shares
+        attend = getattr(self.router, "attend", None)
+        if attend is None:
+            raise TorchcapsError(f"{self.router.name} routing has no passes that layers can share.")
+        return attend(self, poses, parents, **self._common(window, coupling))
 
     def route(
         self, poses: Tensor, activations: Tensor | None, window: Window | None, coupling: bool
@@ -150,6 +86,7 @@ class RoutedCaps(nn.Module):
 
         Coordinates need the grid, so with them a dense layer takes [B,H,W,I,D] too.
         """
+        self._check(poses, window)
         weight = self.weight
         if self.coordinates:
             if poses.dim() != 5:
@@ -160,28 +97,19 @@ class RoutedCaps(nn.Module):
         if window is None and poses.dim() == 5:
             poses = poses.flatten(1, 3)
             activations = None if activations is None else activations.flatten(1)
-        if self.routing in ("em", "self", "vb") and activations is None:
-            raise TorchcapsError(f"{self.routing} routing needs the children's activations.")
-        common = {"window": window, "coupling": coupling, "impl": self.impl}
-        if self.routing == "dynamic" or self.bias is not None or self.leaky:
-            options = {"bias": self.bias, "leaky": self.leaky, **common}
-            num_iters = self.num_iters if self.routing == "dynamic" else 1
-            parents, shares = dynamic_routing(poses, weight, num_iters, self.squash, **options)
-            return Capsules(parents, None, shares)
-        if self.routing == "uniform":
-            parents, shares = uniform_routing(poses, weight, 1, self.squash, **common)
-            return Capsules(parents, None, shares)
-        if self.routing == "inverted":
-            norm = None if self.norm is None else (self.norm.weight, self.norm.bias)
-            options = {"norm": norm, "scale": self.scale, **common}
-            parents, shares = inverted_routing(poses, weight, self.num_iters, **options)
-            return Capsules(parents, None, shares)
-        assert activations is not None
-        if self.routing == "self":
-            routes = (self.route_weight, self.route_bias)
-            return Capsules(*self_routing(poses, activations, weight, *routes, **common))
-        betas = (self.beta_u, self.beta_a, self.num_iters)
-        if self.routing == "vb":
-            return Capsules(*vb_routing(poses, activations, weight, *betas, **common))
-        common["final_lambda"] = self.final_lambda
-        return Capsules(*em_routing(poses, activations, weight, *betas, **common))
+        if self.router.activations and activations is None:
+            raise TorchcapsError(f"{self.router.name} routing needs the children's activations.")
+        return self.router(self, poses, activations, weight, **self._common(window, coupling))
+
+
+def layer_sizes(
+    in_caps: int, in_dim: int, out_caps: int, out_dim: int, num_transforms: int, matrix: bool
+) -> Sizes:
+    """Sizes of a layer, checked: matrix poses are square and keep their size."""
+    side = math.isqrt(in_dim)
+    if matrix and (side * side != in_dim or in_dim != out_dim):
+        raise TorchcapsError(
+            f"Matrix poses are square and keep their size: in_dim={in_dim}, out_dim={out_dim}."
+        )
+    columns = side if matrix else in_dim
+    return Sizes(in_caps, in_dim, out_caps, out_dim, num_transforms, columns)

@@ -38,7 +38,7 @@ class Views(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         if self.num_views == 1:
             return images
-        batch, (height, width) = len(images), images.shape[2:]
+        batch, (height, width) = images.shape[0], images.shape[2:]
         seen = images.repeat_interleave(self.num_views, 0)
         exact = torch.promote_types(images.dtype, torch.float32)  # coordinates need it
         with torch.autocast(images.device.type, enabled=False):

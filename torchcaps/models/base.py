@@ -1,67 +1,91 @@
-"""What every model shares: its configuration, its named intermediates, saving and loading."""
+"""What every model shares: its configuration, its named intermediates, its methods."""
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
-from huggingface_hub import ModelCard, PyTorchModelHubMixin, snapshot_download
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from torchcaps.errors import TorchcapsError
+from torchcaps.layers import Capsules
+from torchcaps.models.hub import download, model_card, upload, write_folder
+
+SIZES = ("in_channels", "image_size", "num_classes")
+"""Fields of a configuration that the data decides."""
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """Fields of every family; the loop fills these three from the data set."""
+    """Fields of every family; training fills these three from the data set."""
 
     family: ClassVar[str] = ""
+    revision: ClassVar[int] = 1
+    """Raised when a change of the family's code changes what its recipes measure."""
     in_channels: int = 1
+    """Channels of the images."""
     image_size: int = 28
+    """Side of the images in pixels."""
     num_classes: int = 10
+    """Number of classes."""
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
         return self.in_channels, self.image_size, self.image_size
 
 
-CHOSEN = {"val": "validation", "test": "test"}
-"""The split that chose an epoch, in words."""
-
-
-def _letters(letters: str, what: str) -> Any:
-    return field(default=None, metadata={"letters": letters, "what": what})
+def _letters(letters: str, what: str, default: Any = None) -> Any:
+    return field(default=default, metadata={"letters": letters, "what": what})
 
 
 @dataclass
 class Output:
     """Every intermediate by name; None where a model has no such thing or it was not asked for."""
 
-    logits: Tensor = field(metadata={"letters": "[B,Y]", "what": "class scores"})
-    lengths: Tensor | None = _letters(
-        "[B,Y]", "lengths of class capsules: probabilities, if squashed"
+    logits: Tensor | None = _letters("[B,Y]", "class scores before any softmax")
+    scores: Tensor | None = _letters(
+        "[B,Y]", "what class capsules claim: lengths, activations or shares"
     )
     features: Tensor | None = _letters("[B,C,H,W]", "feature maps before the capsules")
-    primary: Tensor | None = _letters("[B,I,D]", "poses of the primary capsules")
-    coupling: Tensor | None = _letters("[B,I,J]", "share of each child that goes to each parent")
-    capsules: Tensor | None = _letters("[B,J,E]", "poses of the class capsules")
+    layers: tuple[Capsules, ...] = _letters(
+        "", "capsules of every layer, from primary to class capsules", ()
+    )
     reconstruction: Tensor | None = _letters("[B,C,H,W]", "the image drawn from the capsules")
-    hidden: Tensor | None = _letters("[B,L]", "patches that were removed before the model saw them")
+
+    @property
+    def primary(self) -> Tensor | None:
+        """Poses of the primary capsules, on their grid [B,H,W,I,D] where they have one."""
+        return self.layers[0].poses if self.layers else None
+
+    @property
+    def capsules(self) -> Tensor | None:
+        """Poses of the last layer [B,J,E]."""
+        return self.layers[-1].poses if self.layers else None
+
+    @property
+    def coupling(self) -> Tensor | None:
+        """Share of each child of the last layer that goes to each of its parents [B,I,J]."""
+        return self.layers[-1].coupling if self.layers else None
 
 
-class CapsuleModel(
-    nn.Module,
-    PyTorchModelHubMixin,
-    library_name="torchcaps",
-    license="apache-2.0",
-    tags=["capsules"],
-):
+O = TypeVar("O", bound=type[Output])  # noqa: E741
+
+
+def register_output(kind: O) -> O:
+    """Make an output known to torch, so that models can be exported as they are."""
+    torch.export.register_dataclass(kind, serialized_type_name=f"torchcaps.{kind.__name__}")
+    return kind
+
+
+register_output(Output)
+
+
+class CapsuleModel(nn.Module):
     """Base of all models: `model(images) -> Output`.
 
-    With `labels` [B] (or [B,M]: several objects) a conditional decoder draws those classes, without
-    them the likeliest. `coupling=True` returns the routing coefficients, `reconstruct=False` skips
-    the decoder.
+    `encode` stops before the decoder, `decode` draws from the capsules of the last layer;
+    `coupling=True` returns the routing coefficients of every layer.
     """
 
     config: ModelConfig
@@ -69,55 +93,76 @@ class CapsuleModel(
     record: dict[str, Any] | None = None
     """The measured numbers of the run that these weights come from, where known."""
 
-    def decode(self, capsules: Tensor, labels: Tensor) -> Tensor:
-        """capsules [B,J,E], labels [B] or [B,M] -> images [B,C,H,W] or [B,M,C,H,W]"""
+    def __init__(self):
+        super().__init__()
+        self.decoder = None
+
+    @property
+    def provides(self) -> frozenset[str]:
+        """What measures and views may ask of it: `logits`, `decode`, `draw` (masked patches)."""
+        return frozenset({"logits"} | ({"decode"} if self.decoder is not None else set()))
+
+    def check_images(self, images: Tensor) -> None:
+        """Say so where images are not of the shape that this model was made for."""
+        made = self.config.image_shape
+        if tuple(images.shape[1:]) != made:
+            got = "x".join(map(str, images.shape[1:]))
+            raise TorchcapsError(
+                f"This {self.config.family} was made for images of {'x'.join(map(str, made))} "
+                f"(channels x height x width), and got {got}."
+            )
+
+    def encode(self, images: Tensor, *, coupling: bool = False) -> Output:
+        """Everything up to the last layer of capsules. images [B,C,H,W] in [0,1]"""
+        raise NotImplementedError
+
+    def decode(self, poses: Tensor, labels: Tensor | None = None) -> Tensor:
+        """Draw from the poses of the last layer; a conditional decoder sees the labelled ones.
+
+        poses [B,J,E], labels [B], or [B,M] for several objects (None: the likeliest class)
+        -> images [B,C,H,W], or [B,M,C,H,W]
+        """
         raise TorchcapsError(f"{type(self).__name__} with this configuration has no decoder.")
+
+    def forward(self, images: Tensor, *, coupling: bool = False) -> Output:
+        output = self.encode(images, coupling=coupling)
+        if "decode" not in self.provides or output.capsules is None:
+            return output
+        return replace(output, reconstruction=self.decode(output.capsules))
+
+    def representations(self, images: Tensor) -> dict[str, Tensor]:
+        """What probes read, by name, the usual one first. images [B,C,H,W] -> vectors [B,N]"""
+        output = self.encode(images)
+        found = {}
+        if output.capsules is not None:
+            found["capsules"] = output.capsules.flatten(1)
+        if output.features is not None:
+            found["features"] = output.features.flatten(2).mean(2)
+        return found
 
     @property
     def num_parameters(self) -> int:
         return sum(p.numel() for p in self.parameters())
 
-    def save_pretrained(self, save_directory, *, config=None, **kwargs):  # pyright: ignore
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Weights as safetensors, the configuration as JSON, and a model card."""
         config = {"family": self.config.family, **asdict(self.config)}
-        return super().save_pretrained(save_directory, config=config, **kwargs)
+        write_folder(Path(folder), self, config, self.model_card())
+
+    def model_card(self) -> str:
+        return model_card(self.config.family, asdict(self.config), self.num_parameters, self.record)
+
+    def push_to_hub(self, repository: str, **options: Any) -> str:
+        """Upload to a repository of the Hugging Face hub, which is made if need be. -> its URL"""
+        return upload(self.save_pretrained, repository, **options)
 
     @classmethod
-    def from_pretrained(cls, pretrained_model_name_or_path, **options):  # pyright: ignore
+    def from_pretrained(cls, source: str | Path, **options: Any) -> "CapsuleModel":
         """A saved folder or a hub id, of whatever family; options go to the download."""
         from torchcaps.models.registry import from_folder  # which builds these classes by name
 
-        folder = Path(pretrained_model_name_or_path)
-        if not folder.is_dir():
-            folder = Path(snapshot_download(str(pretrained_model_name_or_path), **options))
-        return from_folder(folder)
-
-    def generate_model_card(self, *args, **kwargs) -> ModelCard:
-        """A card with the numbers that the run measured, and nothing that it did not."""
-        lines = [
-            "---", "library_name: torchcaps", "license: apache-2.0", "tags: [capsules]", "---",
-            f"# {self.config.family}",
-            f"{self.num_parameters:,} parameters. Load it with "
-            "`torchcaps.load(\"<this repository>\")`.",
-            "## Configuration", "| field | value |", "| --- | --- |",
-            *(f"| {name} | {value} |" for name, value in asdict(self.config).items()),
-        ]  # fmt: skip
-        if self.record:
-            lines += [
-                "## Measured",
-                "| data | split | metric | value |",
-                "| --- | --- | --- | --- |",
-            ]
-            lines += [
-                f"| {r['data']} | {r['split']} | {r['metric']} | {r['value']:.4f} |"
-                for r in self.record["results"]
-            ]
-            recipe, run = self.record["recipe"], self.record
-            lines += [
-                f"\nRecipe `{recipe['name']}`, seed {recipe['seed']}, commit `{run['commit']}`, "
-                f"{run['device']}, {run['date']}. The checkpoint was chosen on "
-                f"{CHOSEN[recipe.get('stop_on', 'val')]} data."
-            ]
-        return ModelCard("\n".join(lines) + "\n")
+        folder = Path(source)
+        return from_folder(folder if folder.is_dir() else download(str(source), **options))
 
 
 def mask_capsules(capsules: Tensor, labels: Tensor) -> Tensor:
@@ -126,10 +171,5 @@ def mask_capsules(capsules: Tensor, labels: Tensor) -> Tensor:
     capsules [B,J,E], labels [B] or [B,M] -> units [B,JE] or [B,M,JE]
     """
     keep = F.one_hot(labels.clamp(min=0), capsules.shape[1]) * (labels >= 0)[..., None]
-    shape = (len(capsules),) + (1,) * (labels.ndim - 1) + capsules.shape[1:]
+    shape = (capsules.shape[0],) + (1,) * (labels.ndim - 1) + capsules.shape[1:]
     return (capsules.reshape(shape) * keep[..., None].to(capsules.dtype)).flatten(-2)
-
-
-def conditional_labels(labels: Tensor | None, scores: Tensor) -> Tensor:
-    """The classes to draw: the given ones, or the likeliest."""
-    return torch.argmax(scores, -1) if labels is None else labels

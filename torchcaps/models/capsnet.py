@@ -4,7 +4,8 @@
     -> transform -> routing -> 10 class capsules x 16 -> squash; lengths are class scores
     decoder: FC(512) + FC(1024) + FC(pixels) from the class capsules, all but the true one masked
 
-The fifth switch, the loss, is the recipe's (`--loss.kind`).
+The fifth switch, the loss, is the task's (`--task.loss`). Any routing of the library may take the
+place of its own; where that reads activations, those of primary capsules are their lengths.
 """
 
 from dataclasses import dataclass
@@ -15,21 +16,17 @@ from torch import Tensor, nn
 from torchcaps.errors import TorchcapsError
 from torchcaps.functional import log_odds, safe_norm
 from torchcaps.layers import (
+    Capsules,
     ConvStack,
     DenseCaps,
     MLPDecoder,
     Normalise,
     PrimaryCaps,
     ResNetStack,
+    make_router,
 )
 from torchcaps.layers.stem import conv_out
-from torchcaps.models.base import (
-    CapsuleModel,
-    ModelConfig,
-    Output,
-    conditional_labels,
-    mask_capsules,
-)
+from torchcaps.models.base import CapsuleModel, ModelConfig, Output, mask_capsules
 from torchcaps.models.registry import register
 
 
@@ -39,29 +36,34 @@ class CapsNetConfig(ModelConfig):
     backbone: Literal["conv", "resnet"] = "conv"
     """One convolution, or the residual blocks of `inverted`; then primary capsules at stride 1."""
     channels: int = 256
-    """Of the first convolution."""
+    """Channels of the first convolution."""
     kernel_size: int = 9
-    """Of both convolutions."""
+    """Side of the kernels of both convolutions."""
     num_types: int = 32
-    """Types of primary capsule."""
+    """Types of primary capsule at each position."""
     in_dim: int = 8
+    """Entries of a primary capsule's pose."""
     out_dim: int = 16
-    routing: Literal["dynamic", "none"] = "dynamic"
+    """Entries of a class capsule's pose."""
+    routing: str = "dynamic"
+    """The routing to the class capsules: dynamic, none, inverted, em, self, vb, or one's own."""
     num_iters: int = 3
+    """Iterations of the routing, where it has any."""
     transform: Literal["own", "shared"] = "own"
     """A transform for each primary capsule, or one for all."""
     squash: bool = True
+    """Whether poses are squashed to lengths below one."""
     reconstruction: Literal["conditional", "plain", "none"] = "conditional"
+    """What the decoder sees: the labelled class capsule, all of them; none: there is no decoder."""
     hidden: tuple[int, ...] = (512, 1024)
-    """Hidden layers of the decoder."""
+    """Units of the decoder's hidden layers."""
 
 
 class CapsNet(CapsuleModel):
     def __init__(self, config: CapsNetConfig):
         super().__init__()
         self.config = c = config
-        self.conditional = c.reconstruction == "conditional"
-        self.routed, self.squashed = c.routing == "dynamic", c.squash
+        self.conditional, self.squashed = c.reconstruction == "conditional", c.squash
         channels, side, stride = c.channels, conv_out(c.image_size, c.kernel_size), 2
         self.stem: nn.Module = ConvStack(c.in_channels, (c.channels,), c.kernel_size, (1,))
         if c.backbone == "resnet":
@@ -75,51 +77,38 @@ class CapsNet(CapsuleModel):
                 "give a smaller kernel_size."
             )
         self.primary = PrimaryCaps(channels, c.num_types, c.in_dim, c.kernel_size, stride, c.squash)
+        routing = "uniform" if c.routing == "none" else c.routing
         self.classes = DenseCaps(
             side * side * c.num_types,
             c.in_dim,
             c.num_classes,
             c.out_dim,
-            routing="dynamic" if c.routing == "dynamic" else "uniform",
-            num_iters=c.num_iters,
+            routing=make_router(routing, num_iters=c.num_iters, squash=c.squash),
             shared=c.transform == "shared",
-            squash=c.squash,
         )
-        self.decoder = None
         if c.reconstruction != "none":
             self.decoder = MLPDecoder(c.num_classes * c.out_dim, c.hidden, c.image_shape)
 
-    def forward(
-        self,
-        images: Tensor,
-        labels: Tensor | None = None,
-        *,
-        coupling: bool = False,
-        reconstruct: bool = True,
-    ) -> Output:
+    def encode(self, images: Tensor, *, coupling: bool = False) -> Output:
+        self.check_images(images)
         features = self.stem(images)
-        primary = self.primary(features).flatten(1, 3)
-        capsules, _, shares = self.classes(primary, coupling=coupling)
-        lengths = safe_norm(capsules)
-        drawn = None
-        if reconstruct and self.decoder is not None:
-            drawn = self.decode(capsules, conditional_labels(labels, lengths))
-        return Output(
-            logits=log_odds(lengths) if self.squashed else lengths,
-            lengths=lengths,
-            features=features,
-            primary=primary,
-            coupling=shares,
-            capsules=capsules,
-            reconstruction=drawn,
-        )
+        primary = Capsules(self.primary(features))
+        if self.classes.router.activations:
+            primary = primary._replace(activations=safe_norm(primary.poses))
+        classes = self.classes(primary.poses, primary.activations, coupling=coupling)
+        scores = classes.activations
+        if scores is None:
+            scores = safe_norm(classes.poses)
+        logits = log_odds(scores) if self.squashed else scores
+        return Output(logits, scores, features, (primary, classes))
 
-    def decode(self, capsules: Tensor, labels: Tensor) -> Tensor:
+    def decode(self, poses: Tensor, labels: Tensor | None = None) -> Tensor:
         if self.decoder is None:
-            return super().decode(capsules, labels)
+            return super().decode(poses, labels)
         if not self.conditional:
-            return self.decoder(capsules.flatten(1))
-        return self.decoder(mask_capsules(capsules, labels))
+            return self.decoder(poses.flatten(1))
+        labels = safe_norm(poses).argmax(-1) if labels is None else labels
+        return self.decoder(mask_capsules(poses, labels))
 
 
 register("capsnet", CapsNet, CapsNetConfig(), "CapsNet with dynamic routing (Sabour et al.)")

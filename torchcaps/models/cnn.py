@@ -21,7 +21,9 @@ from torchcaps.models.registry import register
 class CNNConfig(ModelConfig):
     family: ClassVar[str] = "cnn"
     kind: Literal["cifar", "multi", "multi-fc", "resnet18"] = "cifar"
+    """Which of the networks above."""
     channels: int = 1024
+    """Channels of the convolutions; of ResNet-18, those of its first stage."""
     hidden: int = 640
     """Units before the output of the multi kinds."""
 
@@ -63,16 +65,9 @@ class CNN(CapsuleModel):
             if c.kind == "multi-fc":
                 inside = [nn.Flatten(), nn.Linear(wide * side * side, c.hidden)]
             self.head = nn.Sequential(*inside, nn.Linear(c.hidden, c.num_classes))
-        self.decoder = None
 
-    def forward(
-        self,
-        images: Tensor,
-        labels: Tensor | None = None,
-        *,
-        coupling: bool = False,
-        reconstruct: bool = True,
-    ) -> Output:
+    def encode(self, images: Tensor, *, coupling: bool = False) -> Output:
+        self.check_images(images)
         features = self.stem(self.normalise(images))
         return Output(logits=self.head(features), features=features)
 

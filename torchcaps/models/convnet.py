@@ -21,15 +21,9 @@ from torch import Tensor, nn
 
 from torchcaps.errors import TorchcapsError
 from torchcaps.functional import log_odds, safe_norm, squash
-from torchcaps.layers import ConvStack, MLPDecoder, NormStack, Views
+from torchcaps.layers import Capsules, ConvStack, MLPDecoder, NormStack, Views
 from torchcaps.layers.stem import conv_out, max_pool
-from torchcaps.models.base import (
-    CapsuleModel,
-    ModelConfig,
-    Output,
-    conditional_labels,
-    mask_capsules,
-)
+from torchcaps.models.base import CapsuleModel, ModelConfig, Output, mask_capsules
 from torchcaps.models.registry import register
 
 
@@ -48,11 +42,15 @@ def _side(config: "ConvNetConfig | ConvNetRConfig", strides: tuple[int, ...]) ->
 class ConvNetConfig(ModelConfig):
     family: ClassVar[str] = "convnet"
     channels: tuple[int, ...] = (256, 256, 128)
+    """Channels of the convolutions."""
     strides: tuple[int, ...] = (1, 1, 1)
+    """Strides of the convolutions."""
     kernel_size: int = 5
+    """Side of their kernels."""
     pool: Literal["none", "average"] = "none"
+    """Whether features are averaged over positions."""
     hidden: tuple[int, ...] = (328, 192)
-    """Fully connected layers before the output."""
+    """Units of the fully connected layers before the output."""
 
 
 class ConvNet(CapsuleModel):
@@ -70,16 +68,9 @@ class ConvNet(CapsuleModel):
             modules += [nn.Linear(units, out_units), nn.ReLU()]
             units = out_units
         self.head = nn.Sequential(*modules, nn.Linear(units, config.num_classes))
-        self.decoder = None
 
-    def forward(
-        self,
-        images: Tensor,
-        labels: Tensor | None = None,
-        *,
-        coupling: bool = False,
-        reconstruct: bool = True,
-    ) -> Output:
+    def encode(self, images: Tensor, *, coupling: bool = False) -> Output:
+        self.check_images(images)
         features = self.stem(images)
         units = features.mean((2, 3)) if self.pool == "average" else features.flatten(1)
         return Output(logits=self.head(units), features=features)
@@ -89,15 +80,19 @@ class ConvNet(CapsuleModel):
 class ConvNetRConfig(ModelConfig):
     family: ClassVar[str] = "convnet-r"
     channels: int = 256
+    """Channels of both convolutions."""
     kernel_size: int = 9
+    """Side of their kernels."""
     in_dim: int = 8
     """Features are squashed in groups of this many channels (ConvNet-CR-SF)."""
     out_dim: int = 16
-    """Units a class."""
+    """Units of each class."""
     conditional: bool = False
-    """Groups are classes, and the decoder sees the labelled one (ConvNet-CR)."""
+    """Whether groups are classes and the decoder sees the labelled one (ConvNet-CR)."""
     squash: bool = False
+    """Whether features and groups are squashed (ConvNet-CR-SF)."""
     hidden: tuple[int, ...] = (512, 1024)
+    """Units of the decoder's hidden layers."""
 
 
 class ConvNetR(CapsuleModel):
@@ -116,50 +111,48 @@ class ConvNetR(CapsuleModel):
         self.head = None if config.conditional else nn.Linear(num_units, config.num_classes)
         self.decoder = MLPDecoder(num_units, config.hidden, config.image_shape)
 
-    def forward(
-        self,
-        images: Tensor,
-        labels: Tensor | None = None,
-        *,
-        coupling: bool = False,
-        reconstruct: bool = True,
-    ) -> Output:
+    def encode(self, images: Tensor, *, coupling: bool = False) -> Output:
+        self.check_images(images)
         features = self.conv(self.stem(images))
         if self.squash:
             features = squash(features.unflatten(1, (-1, self.in_dim)), 2).flatten(1, 2)
         else:
             features = features.relu()
-        capsules = self.units(features.flatten(1)).unflatten(1, (-1, self.out_dim))
-        lengths = None
-        if self.squash:
-            capsules = squash(capsules)
-            lengths = safe_norm(capsules)
-        if self.head is not None:
-            logits = self.head(capsules.flatten(1))
-        else:
-            logits = log_odds(lengths) if lengths is not None else capsules.sum(-1)
-        drawn = self.decode(capsules, conditional_labels(labels, logits)) if reconstruct else None
-        return Output(logits, lengths, features, capsules=capsules, reconstruction=drawn)
+        groups = self.units(features.flatten(1)).unflatten(1, (-1, self.out_dim))
+        groups = squash(groups) if self.squash else groups
+        logits, lengths = self._claims(groups)
+        return Output(logits, lengths, features, (Capsules(groups),))
 
-    def decode(self, capsules: Tensor, labels: Tensor) -> Tensor:
-        if self.decoder is None:
-            return super().decode(capsules, labels)
-        return self.decoder(
-            mask_capsules(capsules, labels) if self.conditional else capsules.flatten(1)
-        )
+    def _claims(self, groups: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Logits, and lengths where groups are squashed."""
+        if self.squash:
+            lengths = safe_norm(groups)
+            return log_odds(lengths), lengths
+        return groups.sum(-1) if self.head is None else self.head(groups.flatten(1)), None
+
+    def decode(self, poses: Tensor, labels: Tensor | None = None) -> Tensor:
+        assert self.decoder is not None
+        if not self.conditional:
+            return self.decoder(poses.flatten(1))
+        labels = self._claims(poses)[0].argmax(-1) if labels is None else labels
+        return self.decoder(mask_capsules(poses, labels))
 
 
 @dataclass(frozen=True)
 class ConvNetModernConfig(ModelConfig):
     family: ClassVar[str] = "convnet-modern"
     channels: tuple[int, ...] = (64, 64, 128, 128, 256, 256, 256)
+    """Channels of the convolutions."""
     strides: tuple[int, ...] = (1, 1, 2, 1, 2, 1, 1)
+    """Strides of the convolutions."""
     dropout: float = 0.1
-    """Of the pooled features."""
+    """Share of the pooled features that training drops."""
     rotations: tuple[float, ...] = ()
     """Degrees of further views of the image; features are pooled over views too."""
     scales: tuple[float, ...] = ()
+    """Scales of further views."""
     shears: tuple[float, ...] = ()
+    """Shears of further views."""
 
 
 class ConvNetModern(CapsuleModel):
@@ -170,18 +163,11 @@ class ConvNetModern(CapsuleModel):
         self.stem = NormStack(c.in_channels, c.channels, c.strides)
         head = nn.Linear(c.channels[-1], c.num_classes)
         self.head = nn.Sequential(nn.Dropout(c.dropout), head)
-        self.decoder = None
 
-    def forward(
-        self,
-        images: Tensor,
-        labels: Tensor | None = None,
-        *,
-        coupling: bool = False,
-        reconstruct: bool = True,
-    ) -> Output:
+    def encode(self, images: Tensor, *, coupling: bool = False) -> Output:
+        self.check_images(images)
         features = self.stem(self.views(images))
-        pooled = max_pool(features).unflatten(0, (len(images), -1)).max(1).values
+        pooled = max_pool(features).unflatten(0, (images.shape[0], -1)).max(1).values
         return Output(self.head(pooled), features=features[:: self.views.num_views])
 
 

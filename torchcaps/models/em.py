@@ -5,7 +5,7 @@
     positions, with coordinates; activations are class scores
 
 Differs from the paper: nothing in the layers (this is its small size: A=64, B=8, C=D=16); the loss
-is the recipe's (`--loss.kind spread`), with a fixed margin of 0.2, where the authors' growing one
+is the task's (`--task.loss spread`), with a fixed margin of 0.2, where the authors' growing one
 stays for its first 100,000 steps.
 """
 
@@ -17,6 +17,8 @@ from torch import Tensor, nn
 from torchcaps.errors import TorchcapsError
 from torchcaps.functional import log_odds
 from torchcaps.layers import (
+    EM,
+    Capsules,
     ConvCaps,
     ConvStack,
     DenseCaps,
@@ -36,11 +38,13 @@ class EMCapsNetConfig(ModelConfig):
     backbone: Literal["conv5", "conv4", "resnet"] = "conv5"
     """One 5x5 convolution; the 4x4 one with BatchNorm, or residual blocks, of `inverted`."""
     channels: int = 64
-    """A: of the first convolution."""
+    """A: channels of the first convolution."""
     num_types: tuple[int, ...] = (8, 16, 16)
     """B, C, D: types of primary and of convolutional capsules."""
     pose_side: int = 4
+    """Side of a matrix pose."""
     num_iters: int = 3
+    """Iterations of EM in every layer."""
 
 
 class EMCapsNet(CapsuleModel):
@@ -63,37 +67,25 @@ class EMCapsNet(CapsuleModel):
             raise TorchcapsError(f"{c.image_size} pixels are too few for three layers of windows.")
         self.primary = PrimaryCaps(channels, primary, dim, 1, 1, squash=False)
         self.active = nn.Conv2d(channels, primary, 1)
-        options = {"routing": "em", "num_iters": c.num_iters, "matrix": True}
-        self.first = ConvCaps(primary, dim, first, dim, 3, 2, **options)
-        self.second = ConvCaps(first, dim, second, dim, 3, 1, **options)
+        em = EM(c.num_iters)
+        self.first = ConvCaps(primary, dim, first, dim, 3, 2, routing=em, matrix=True)
+        self.second = ConvCaps(first, dim, second, dim, 3, 1, routing=em, matrix=True)
+        last = EM(c.num_iters, std=0.1, final_lambda=0.0025)
         self.classes = DenseCaps(
             side * side * second, dim, c.num_classes, dim,
-            shared=second, coordinates=True, final_lambda=0.0025, init_std=0.1, **options,
+            routing=last, shared=second, matrix=True, coordinates=True,
         )  # fmt: skip
-        self.decoder = None
 
-    def forward(
-        self,
-        images: Tensor,
-        labels: Tensor | None = None,
-        *,
-        coupling: bool = False,
-        reconstruct: bool = True,
-    ) -> Output:
+    def encode(self, images: Tensor, *, coupling: bool = False) -> Output:
+        self.check_images(images)
         features = self.stem(images)
-        poses = primary = self.primary(features)
         active = self.active(features).sigmoid().permute(0, 2, 3, 1)
-        for layer in (self.first, self.second):
-            poses, active, _ = layer(poses, active)
-        capsules, scores, shares = self.classes(poses, active, coupling=coupling)
-        return Output(
-            logits=log_odds(scores),
-            lengths=scores,
-            features=features,
-            primary=primary.flatten(1, 3),
-            coupling=shares,
-            capsules=capsules,
-        )
+        layers = [Capsules(self.primary(features), active)]
+        for layer in (self.first, self.second, self.classes):
+            layers.append(layer(layers[-1].poses, layers[-1].activations, coupling=coupling))
+        scores = layers[-1].activations
+        assert scores is not None
+        return Output(log_odds(scores), scores, features, tuple(layers))
 
 
 register(

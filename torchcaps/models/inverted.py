@@ -13,19 +13,27 @@ capsules attend at all.
 
 `num_iters="converged"`: passes until little changes or there were 30, by Anderson acceleration,
 with the gradient of the implicit function, so that memory does not grow with passes. Nothing forces
-the passes to converge; `residual` says how near they came.
+the passes to converge; the output's `residual` says how near they came.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
 from torchcaps.errors import TorchcapsError
-from torchcaps.layers import ConvCaps, DenseCaps, Normalise, PrimaryCaps, make_backbone
+from torchcaps.layers import (
+    Capsules,
+    ConvCaps,
+    DenseCaps,
+    Normalise,
+    PrimaryCaps,
+    make_backbone,
+    make_router,
+)
 from torchcaps.layers.stem import conv_out
-from torchcaps.models.base import CapsuleModel, ModelConfig, Output
+from torchcaps.models.base import CapsuleModel, ModelConfig, Output, register_output
 from torchcaps.models.registry import register
 from torchcaps.routing import Solver, fixed_point
 
@@ -36,35 +44,49 @@ class InvertedConfig(ModelConfig):
     backbone: str = "simple"
     """simple (one convolution), resnet, resnet-wide, or timm:NAME."""
     channels: int = 128
-    """Of the simple backbone: 128 in the authors' code, 256 in the paper."""
+    """Channels of the simple backbone: 128 in the authors' code, 256 in the paper."""
     primary_kernel: int = 1
+    """Side of the kernel that makes primary capsules."""
     primary_stride: int = 1
+    """Stride of that convolution."""
     num_types: int = 32
+    """Types of capsule at each position."""
     pose_dim: int = 16
+    """Entries of a pose."""
     matrix: bool = True
     """Square matrices as poses and transforms, or vectors of as many entries."""
     kernels: tuple[int, ...] = (3, 3)
-    """Of the layers of convolutional capsules."""
+    """Sides of the windows of the convolutional capsule layers."""
     strides: tuple[int, ...] = (2, 1)
+    """Strides of those windows."""
     dense: tuple[int, ...] = ()
     """Capsules of fully connected layers before the classes."""
     num_iters: int | Literal["converged"] = 2
+    """Passes of routing, the uniform one counted, or passes until little changes."""
     concurrent: bool = True
-    """All layers iterate at once; else one after the other (ablation B)."""
+    """Whether all layers iterate at once; else one after the other (ablation B)."""
     norm: bool = True
-    """LayerNorm of parents (ablation A: without)."""
+    """Whether parents go through a LayerNorm (ablation A: they do not)."""
     activations: bool = False
-    """Children count by an activation (ablation C): the sigmoid of a linear map of the pose, which
-    scales the pose. The paper has EM's activations."""
+    """Whether children count by an activation (ablation C): the sigmoid of a linear map of the
+    pose, which scales the pose. The paper has EM's activations."""
     scale: bool = True
-    """Agreement divided by the square root of the pose's size, as in the authors' code."""
-    routing: Literal["inverted", "dynamic"] = "inverted"
+    """Whether agreement is divided by the square root of the pose's size, as in the authors' code.
+    """
+    routing: str = "inverted"
+    """The routing of every layer; all but inverted go one layer after the other."""
+
+
+@register_output
+@dataclass
+class InvertedOutput(Output):
+    residual: Tensor | None = field(
+        default=None,
+        metadata={"letters": "[B]", "what": "how much one more pass would change each image"},
+    )
 
 
 class Inverted(CapsuleModel):
-    residual: Tensor | None
-    """Of the last images routed to a fixed point: how much one more pass would change each."""
-
     def __init__(self, config: InvertedConfig):
         super().__init__()
         self.config = self.options = c = config
@@ -79,13 +101,14 @@ class Inverted(CapsuleModel):
         )  # fmt: skip
         self.primary_norm = nn.LayerNorm(c.pose_dim) if c.norm else nn.Identity()
         iterations = c.num_iters if isinstance(c.num_iters, int) else 2
-        options = {"routing": c.routing, "matrix": c.matrix, "norm": c.norm, "scale": c.scale}
+        router = make_router(c.routing, num_iters=iterations, norm=c.norm, scale=c.scale)
+        self.concurrent = c.concurrent and hasattr(router, "attend")
         layers: list[nn.Module] = []
         for kernel, stride in zip(c.kernels, c.strides, strict=True):
             layers.append(
                 ConvCaps(
                     c.num_types, c.pose_dim, c.num_types, c.pose_dim, kernel, stride,
-                    num_iters=iterations, **options,
+                    routing=router, matrix=c.matrix,
                 )
             )  # fmt: skip
             side = conv_out(side, kernel, stride)
@@ -94,61 +117,57 @@ class Inverted(CapsuleModel):
         children = side * side * c.num_types
         for parents in (*c.dense, c.num_classes):
             dense = DenseCaps(
-                children, c.pose_dim, parents, c.pose_dim, num_iters=iterations, **options
+                children, c.pose_dim, parents, c.pose_dim, routing=router, matrix=c.matrix
             )
             layers.append(dense)
             children = parents
         self.layers = nn.ModuleList(layers)
-        self.active = nn.Linear(c.pose_dim, 1) if c.activations else None
+        self.active = nn.Linear(c.pose_dim, 1) if c.activations or router.activations else None
         self.head = nn.Linear(c.pose_dim, 1)
-        self.solver, self.residual = Solver(), None
-        self.decoder = None
+        self.solver = Solver()
 
-    def forward(
-        self,
-        images: Tensor,
-        labels: Tensor | None = None,
-        *,
-        coupling: bool = False,
-        reconstruct: bool = True,
-    ) -> Output:
+    def encode(self, images: Tensor, *, coupling: bool = False) -> Output:
+        self.check_images(images)
         features = self.backbone(self.normalise(images))
-        primary = self.primary_norm(self.primary(features))
-        capsules, shares = self.route(primary, coupling)
-        return Output(
-            logits=self.head(capsules).squeeze(-1),
-            features=features,
-            primary=primary.flatten(1, 3),
-            coupling=shares,
-            capsules=capsules,
+        primary = Capsules(self.primary_norm(self.primary(features)))
+        layers, residual = self.route(primary, coupling)
+        logits = self.head(layers[-1].poses).squeeze(-1)
+        return InvertedOutput(
+            logits, features=features, layers=(primary, *layers), residual=residual
         )
 
-    def route(self, primary: Tensor, coupling: bool = False) -> tuple[Tensor, Tensor | None]:
-        """primary [B,H,W,I,D] -> class capsules [B,J,E], and where the last pass sent children."""
+    def route(
+        self, primary: Capsules, coupling: bool = False
+    ) -> tuple[list[Capsules], Tensor | None]:
+        """primary poses [B,H,W,I,D] -> the layers above, with where the last pass of each sent its
+        children; and how much one more pass would change, where passes go on until little does.
+        """
+        if not self.concurrent:
+            return self._one_layer_after_the_other(primary, coupling), None
         iters, last = self.options.num_iters, len(self.layers) - 1
-        if self.options.routing == "dynamic" or not self.options.concurrent:
-            return self._one_layer_after_the_other(primary, coupling)
-        poses: list[Tensor] = [primary]
-        shares = None
+        if iters == "converged" and torch.compiler.is_exporting():
+            raise TorchcapsError(
+                "num_iters='converged' passes as often as the data needs, which cannot be "
+                "exported; give a number of passes."
+            )
+        passes = 2 if iters == "converged" else iters
+        layers = [primary]
         for number in range(len(self.layers)):
-            parents, shares = self.attend(number, poses[-1], None, coupling and number == last)
-            poses.append(parents)
+            only = coupling and iters != "converged" and last - number > passes - 2
+            layers.append(self.attend(number, layers[-1].poses, None, only))
         if iters == "converged":
-            poses = self._converge(poses)
-            return self.attend(last, poses[-2], poses[-1], coupling) if coupling else (
-                poses[-1], None
-            )  # fmt: skip
-        for left in range(iters - 2, -1, -1):  # passes after this one
-            before, poses = poses, list(poses)
+            return self._converge(layers, coupling)
+        for left in range(passes - 2, -1, -1):  # passes after this one
+            before, layers = layers, list(layers)
             for number in range(max(0, last - left), last + 1):
-                wanted = coupling and number == last and not left
-                parents, shares = self.attend(number, before[number], before[number + 1], wanted)
-                poses[number + 1] = parents
-        return poses[-1], shares
+                its_last = coupling and number == last - left
+                below, own = before[number].poses, before[number + 1].poses
+                layers[number + 1] = self.attend(number, below, own, its_last)
+        return layers[1:], None
 
     def attend(
         self, number: int, poses: Tensor, parents: Tensor | None, coupling: bool = False
-    ) -> tuple[Tensor, Tensor | None]:
+    ) -> Capsules:
         """One pass of one layer."""
         layer, poses = self.layers[number], self._weighed(poses)
         if isinstance(layer, ConvCaps):
@@ -160,18 +179,23 @@ class Inverted(CapsuleModel):
         """Votes are linear in poses, so a child that counts half has half a pose."""
         return poses if self.active is None else poses * self.active(poses).sigmoid()
 
-    def _one_layer_after_the_other(
-        self, poses: Tensor, coupling: bool
-    ) -> tuple[Tensor, Tensor | None]:
-        shares = None
-        for number, layer in enumerate(self.layers):
-            wanted = coupling and number == len(self.layers) - 1
-            poses, _, shares = layer(self._weighed(poses), coupling=wanted)
-        return poses, shares
+    def _one_layer_after_the_other(self, primary: Capsules, coupling: bool) -> list[Capsules]:
+        layers, active = [primary], primary.activations
+        reads = any(getattr(layer.router, "activations", False) for layer in self.layers)
+        if reads and self.active is not None:
+            active = self.active(primary.poses).squeeze(-1).sigmoid()
+        for layer in self.layers:
+            poses = layers[-1].poses if reads else self._weighed(layers[-1].poses)
+            layers.append(layer(poses, active, coupling=coupling))
+            active = layers[-1].activations
+        return layers[1:]
 
-    def _converge(self, poses: list[Tensor]) -> list[Tensor]:
+    def _converge(
+        self, layers: list[Capsules], coupling: bool
+    ) -> tuple[list[Capsules], Tensor | None]:
         """All layers' parents as one state, from those of the first pass to a fixed point."""
-        primary, shapes = poses[0], [p.shape[1:] for p in poses[1:]]
+        primary, poses = layers[0], [capsules.poses for capsules in layers[1:]]
+        shapes = [p.shape[1:] for p in poses]
         sizes = [shape.numel() for shape in shapes]
 
         def split(state: Tensor) -> list[Tensor]:
@@ -181,13 +205,20 @@ class Inverted(CapsuleModel):
         def join(parts: list[Tensor]) -> Tensor:
             return torch.cat([p.flatten(1) for p in parts], 1)
 
-        def step(state: Tensor) -> Tensor:
-            below = [primary, *split(state)]
-            moved = [self.attend(n, below[n], below[n + 1])[0] for n in range(len(self.layers))]
-            return join(moved)
+        def passed(below: list[Tensor], coupling: bool = False) -> list[Capsules]:
+            numbers = range(len(self.layers))
+            return [self.attend(n, below[n], below[n + 1], coupling) for n in numbers]
 
-        found, self.residual = fixed_point(step, join(poses[1:]), self.solver)
-        return [primary, *split(found)]
+        def step(state: Tensor) -> Tensor:
+            return join([c.poses for c in passed([primary.poses, *split(state)])])
+
+        state, residual = fixed_point(step, join(poses), self.solver)
+        reached = split(state)
+        if not coupling:
+            return [Capsules(p) for p in reached], residual
+        more = passed([primary.poses, *reached], True)
+        pairs = zip(more, reached, strict=True)
+        return [capsules._replace(poses=p) for capsules, p in pairs], residual
 
 
 CIFAR100 = {"pose_dim": 36, "dense": (20,), "num_classes": 100}

@@ -6,20 +6,20 @@
               positions -> linear to pixels; the loss is on removed patches
     finetune: class capsules inside each position, their activations averaged over positions
 
-There is no public code of the paper; choices where its text is silent are in docs/mcae.md. Removed
-patches are not in the sequence at all; a test holds that their pixels change nothing but the loss.
+There is no public code of the paper; choices where its text is silent are in docs/mcae.md. Which
+patches are removed is the task's business (`encode(images, rows)`): removed patches are not in the
+sequence at all, and a test holds that their pixels change nothing but the loss.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
 from torchcaps.errors import TorchcapsError
-from torchcaps.functional import draws
-from torchcaps.layers import Normalise, PointwiseCaps, Routing
+from torchcaps.layers import Capsules, Normalise, PointwiseCaps, make_router
 from torchcaps.layers.classes import ClassCaps
 from torchcaps.layers.patch_decoder import CapsuleDecoder, ConvPatchDecoder, MLPPatchDecoder
 from torchcaps.layers.patches import (
@@ -41,32 +41,42 @@ from torchcaps.models.registry import register
 class MCAEConfig(ModelConfig):
     family: ClassVar[str] = "mcae"
     stage: Literal["pretrain", "finetune"] = "finetune"
+    """pretrain: with a decoder; finetune: with class capsules in its place."""
     patch_size: int = 4
-    mask_ratio: float = 0.5
-    """Share of patches that pretraining removes."""
+    """Side of a patch in pixels."""
     backbone: str = "convmixer"
     """convmixer, vit, or timm:NAME of one of timm's vision transformers."""
     width: int = 256
-    """Of the ConvMixer's tokens; the ViT's are capsules x pose."""
+    """Width of the ConvMixer's tokens; the ViT's are capsules x pose."""
     depth: int = 4
+    """Blocks of the backbone."""
     kernel_size: int = 5
+    """Side of the ConvMixer's depthwise kernels."""
     num_caps: int = 16
+    """Capsules at each position, in every layer."""
     dim: int = 16
+    """Entries of a pose."""
     num_layers: int = 3
-    """Of the capsule encoder."""
-    routing: Routing = "self"
+    """Layers of the capsule encoder."""
+    routing: str = "self"
+    """The encoder's routing: self, or any other."""
     route_std: float = 0.0
-    """Of self-routing's route weights at the start; 0: zero as in its authors' code, 0.01 in the
-    class layer."""
+    """Standard deviation of self-routing's route weights at the start; 0: zero as in its authors'
+    code, 0.01 in the class layer."""
     residual: bool = False
-    """Add what a layer of the encoder makes to the poses below it."""
+    """Whether what a layer of the encoder makes is added to the poses below it."""
+    target: Literal["pixels", "normalised"] = "pixels"
+    """What the decoder draws: pixels, or those less their patch's mean and by its deviation."""
     decoder: Literal["capsules", "mlp", "conv"] = "capsules"
+    """The decoder's kind: the paper's capsules, an MLP over all positions, or convolutions."""
     decoder_depth: int = 1
+    """Layers of the capsule decoder, or blocks of the convolutional one."""
     decoder_dim: int = 32
+    """Entries of a pose in the capsule decoder."""
     decoder_shared: bool = False
-    """Transforms of the decoder by capsule type alone, with an embedding of places."""
+    """Whether transforms of the decoder go by capsule type alone, with an embedding of places."""
     decoder_width: float = 1.0
-    """Of the MLP decoder, as a share of the paper's."""
+    """Width of the MLP decoder, as a share of the paper's."""
 
 
 class MCAE(CapsuleModel):
@@ -79,9 +89,6 @@ class MCAE(CapsuleModel):
                 f"Images of {c.image_size} pixels do not split into patches of {c.patch_size}."
             )
         self.length = self.side**2
-        self.visible = self.length - round(c.mask_ratio * self.length)
-        if not 0 < self.visible < self.length:
-            raise TorchcapsError(f"mask_ratio={c.mask_ratio} leaves no patch, or hides none.")
         pixels, size = c.in_channels * c.patch_size**2, c.num_caps * c.dim
         self.normalise = Normalise(c.in_channels)
         self.embed_norm: nn.Module = nn.Identity()
@@ -100,17 +107,16 @@ class MCAE(CapsuleModel):
         self.embed = nn.Linear(pixels, width)
         self.primary = nn.Sequential(nn.Linear(width, size, bias=False), TokenNorm(size))
         self.active = nn.Sequential(nn.Linear(width, c.num_caps, bias=False), TokenNorm(c.num_caps))
+        router = make_router(c.routing, route_std=c.route_std)
         self.layers = nn.ModuleList(
             PointwiseCaps(
-                c.num_caps, c.dim, c.num_caps, c.dim,
-                routing=c.routing, matrix=c.routing in ("em", "vb"), route_std=c.route_std,
+                c.num_caps, c.dim, c.num_caps, c.dim, routing=router, matrix=router.matrices
             )
             for _ in range(c.num_layers)
         )  # fmt: skip
         self.norms = nn.ModuleList(TokenNorm(size) for _ in range(c.num_layers))
-        bare = c.routing in ("dynamic", "uniform", "inverted")
-        self.claims = nn.ModuleList(nn.Linear(c.dim, 1) for _ in range(c.num_layers if bare else 0))
-        self.decoder = None
+        bare = 0 if router.activations else c.num_layers
+        self.claims = nn.ModuleList(nn.Linear(c.dim, 1) for _ in range(bare))
         if c.stage == "pretrain":
             self.hidden_pose = nn.Parameter(torch.randn(c.dim) * 0.02)
             # as loud as the others: those of self-routing sum to one over the capsules
@@ -132,73 +138,90 @@ class MCAE(CapsuleModel):
             depth=c.decoder_depth, dim=c.decoder_dim, shared=c.decoder_shared,
         )  # fmt: skip
 
-    def rows(self, images: Tensor) -> Tensor:
-        """Which patches stay [B,V], in order: at random, or in evaluation always the same."""
-        batch = len(images)
-        if self.training:
-            noise = torch.rand(batch, self.length, device=images.device)
-        else:
-            noise = draws(0, torch.arange(batch, device=images.device), self.length)
-        return noise.argsort(1)[:, : self.visible].sort(1).values
-
-    def encode(self, images: Tensor, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Capsules of the patches in `rows` (None: all). -> poses [B,V,I,D], activations [B,V,I]"""
-        return self.capsules(self.tokens(images, rows))
+    @property
+    def provides(self) -> frozenset[str]:
+        return frozenset({"draw"} if self.options.stage == "pretrain" else {"logits"})
 
     def tokens(self, images: Tensor, rows: Tensor | None = None) -> Tensor:
         """images [B,C,H,W] -> what the backbone makes of the patches in `rows` [B,V,C']"""
         patches = keep(to_patches(self.normalise(images), self.options.patch_size), rows)
         return self.backbone(self.embed_norm(self.embed(patches)), rows)
 
-    def capsules(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """tokens [B,V,C'] -> poses [B,V,I,D], activations [B,V,I]"""
+    def capsules(self, tokens: Tensor, coupling: bool = False) -> list[Capsules]:
+        """tokens [B,V,C'] -> primary capsules and the encoder's layers, poses [B,V,I,D]"""
         c = self.options
         poses = self.primary(tokens).unflatten(2, (c.num_caps, c.dim))
-        active = self.active(tokens).sigmoid()
+        layers = [Capsules(poses, self.active(tokens).sigmoid())]
         for number, (layer, norm) in enumerate(zip(self.layers, self.norms, strict=True)):
-            made, found, _ = layer(poses, active)
+            below = layers[-1]
+            made, active, shares = layer(below.poses, below.activations, coupling=coupling)
             made = norm(made.flatten(2)).unflatten(2, (c.num_caps, c.dim))
-            poses = poses + made if c.residual else made
-            active = self.claims[number](poses).squeeze(-1).sigmoid() if found is None else found
-        return poses, active
+            made = below.poses + made if c.residual else made
+            if active is None:
+                active = self.claims[number](made).squeeze(-1).sigmoid()
+            layers.append(Capsules(made, active, shares))
+        return layers
 
-    def forward(
-        self,
-        images: Tensor,
-        labels: Tensor | None = None,
-        *,
-        coupling: bool = False,
-        reconstruct: bool = True,
+    def encode(
+        self, images: Tensor, rows: Tensor | None = None, *, coupling: bool = False
     ) -> Output:
-        """Pretraining hides patches and draws them; `logits` are then the mean activation of each
-        capsule, since there are no classes yet.
-        """
-        if self.options.stage == "finetune":
-            tokens = self.tokens(images)
-            poses, active = self.capsules(tokens)
-            shares = self.classes(poses, active).mean(1)
-            return Output(
-                logits=shares.clamp_min(1e-8).log(),
-                lengths=shares,
-                features=tokens.mT.unflatten(2, (self.side, self.side)),
-                capsules=poses.mean(1),
-            )
-        rows = self.rows(images) if reconstruct else None
-        poses, active = self.encode(images, rows)
-        scores = active.float().mean(1)
-        if rows is None:
-            return Output(logits=scores, capsules=poses.mean(1))
-        hidden = torch.ones(len(images), self.length, dtype=torch.bool, device=images.device)
-        hidden = hidden.scatter(1, rows, False)
-        drawn = self.draw(poses, active, rows)
-        return Output(logits=scores, capsules=poses.mean(1), reconstruction=drawn, hidden=hidden)
+        """Capsules of the patches in `rows` [B,V]; None: all of them."""
+        self.check_images(images)
+        tokens = self.tokens(images, rows)
+        layers = self.capsules(tokens, coupling)
+        features = None if rows is not None else tokens.mT.unflatten(2, (self.side, self.side))
+        if self.options.stage == "pretrain":
+            return Output(features=features, layers=tuple(layers))
+        classes = self.classes(layers[-1].poses, layers[-1].activations, coupling=coupling)
+        scores = classes.activations.mean(1)
+        logits = scores.clamp_min(1e-8).log()
+        return Output(logits, scores, features, (*layers, classes))
 
-    def draw(self, poses: Tensor, active: Tensor, rows: Tensor) -> Tensor:
-        """The learned capsule in place of every removed patch, then the decoder. -> [B,C,H,W]"""
-        assert self.decoder is not None
-        poses = put_back(poses, rows, self.length, self.hidden_pose)
-        active = put_back(active, rows, self.length, self.hidden_active.sigmoid())
+    def draw(self, capsules: Capsules, rows: Tensor | None = None) -> Tensor:
+        """The decoder's patches as an image, with a learned capsule where patches were removed.
+
+        capsules of the encoder's last layer at the places in `rows` -> [B,C,H,W]; see `target`
+        """
+        if self.decoder is None or capsules.activations is None:
+            raise TorchcapsError("Only a masked autoencoder in its stage of pretraining draws.")
+        poses, active = capsules.poses, capsules.activations
+        if rows is not None:
+            poses = put_back(poses, rows, self.length, self.hidden_pose)
+            active = put_back(active, rows, self.length, self.hidden_active.sigmoid())
         return from_patches(self.decoder(poses, active), self.options.patch_size, self.side)
+
+    def forward(self, images: Tensor, *, coupling: bool = False) -> Output:
+        output = self.encode(images, coupling=coupling)
+        if self.decoder is None:
+            return output
+        return replace(output, reconstruction=self.draw(output.layers[-1]))
+
+    def patch_targets(self, images: Tensor) -> Tensor:
+        """What the decoder should draw of every patch. -> [B,L,P]"""
+        patches = to_patches(images, self.options.patch_size)
+        if self.options.target == "pixels":
+            return patches
+        mean, deviation = _statistics(patches)
+        return (patches - mean) / deviation
+
+    def patch_pixels(self, drawn: Tensor, images: Tensor) -> Tensor:
+        """A drawing's patches in pixels; where they are normalised, by the image's statistics."""
+        patches = to_patches(drawn, self.options.patch_size)
+        if self.options.target == "pixels":
+            return patches
+        mean, deviation = _statistics(to_patches(images, self.options.patch_size))
+        return patches * deviation + mean
+
+    def representations(self, images: Tensor) -> dict[str, Tensor]:
+        """Poses weighed by activations and activations, averaged over positions. -> [B,I*D+I]"""
+        last = self.capsules(self.tokens(images))[-1]
+        assert last.activations is not None
+        weighed = (last.poses * last.activations[..., None]).float().mean(1).flatten(1)
+        return {"capsules": torch.cat([weighed, last.activations.float().mean(1)], 1)}
+
+
+def _statistics(patches: Tensor) -> tuple[Tensor, Tensor]:
+    return patches.mean(-1, keepdim=True), patches.std(-1, keepdim=True) + 1e-3
 
 
 register("mcae", MCAE, MCAEConfig(), "masked capsule autoencoder, as a classifier")

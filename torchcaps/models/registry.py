@@ -79,7 +79,7 @@ def from_folder(folder: str | Path) -> CapsuleModel:
     except (OSError, RuntimeError, SafetensorError) as error:
         reason = str(error).split("\n")[0]
         raise TorchcapsError(f"{folder}: no readable model.safetensors ({reason}).") from None
-    return model
+    return model.eval()
 
 
 def _replace(config: ModelConfig, overrides: dict[str, Any], name: str) -> ModelConfig:

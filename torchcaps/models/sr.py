@@ -11,7 +11,7 @@ from typing import ClassVar
 from torch import Tensor, nn
 
 from torchcaps.errors import TorchcapsError
-from torchcaps.layers import ConvCaps, Normalise, ResNetStack
+from torchcaps.layers import Capsules, ConvCaps, Normalise, ResNetStack, SelfRouting
 from torchcaps.layers.classes import ClassCaps
 from torchcaps.layers.patches import TokenNorm
 from torchcaps.models.base import CapsuleModel, ModelConfig, Output
@@ -23,14 +23,16 @@ from torchcaps.routing import Window
 class SRCapsNetConfig(ModelConfig):
     family: ClassVar[str] = "sr-capsnet"
     num_layers: int = 2
-    """Of capsules: 1 is the class capsules alone."""
+    """Layers of capsules: 1 is the class capsules alone."""
     num_types: int = 32
+    """Types of capsule at each position."""
     dim: int = 16
+    """Entries of a pose."""
     channels: int = 16
-    """Of the first of three stages of residual blocks."""
+    """Channels of the first of three stages of residual blocks."""
     route_std: float = 0.0
-    """Of the route weights at the start; 0: zero as in the authors' code, 0.01 in the class layer.
-    A small trial learned twice as fast with 0.1 (docs/log.md)."""
+    """Standard deviation of the route weights at the start; 0: zero as in the authors' code, 0.01
+    in the class layer. A small trial learned twice as fast with 0.1 (docs/log.md)."""
 
 
 class SRCapsNet(CapsuleModel):
@@ -48,31 +50,30 @@ class SRCapsNet(CapsuleModel):
         self.layers, self.norms = nn.ModuleList(), nn.ModuleList()
         for _ in range(c.num_layers - 1):
             caps = (c.num_types, c.dim, c.num_types, c.dim)
-            self.layers.append(ConvCaps(*caps, 3, 2, 1, routing="self", route_std=c.route_std))
+            self.layers.append(ConvCaps(*caps, 3, 2, 1, routing=SelfRouting(c.route_std)))
             self.norms.append(TokenNorm(size))
             side = Window(3, 2, 1).out(side)
         children = side * side * c.num_types
         self.classes = ClassCaps(children, c.dim, c.num_classes, c.route_std or 0.01)
-        self.decoder = None
 
-    def forward(
-        self,
-        images: Tensor,
-        labels: Tensor | None = None,
-        *,
-        coupling: bool = False,
-        reconstruct: bool = True,
-    ) -> Output:
+    def encode(self, images: Tensor, *, coupling: bool = False) -> Output:
+        self.check_images(images)
         features = self.stem(images)
         poses = self.poses(features).permute(0, 2, 3, 1).unflatten(3, (self.types, -1))
-        primary = poses.flatten(1, 3)
         active = self.active(features).sigmoid().permute(0, 2, 3, 1)
+        layers = [Capsules(poses, active)]
         for layer, norm in zip(self.layers, self.norms, strict=True):
-            poses, active, _ = layer(poses, active)
-            poses = norm(poses.flatten(3)).unflatten(3, (self.types, -1))
-        shares = self.classes(poses.flatten(1, 3)[:, None], active.flatten(1)[:, None])[:, 0]
-        logits = shares.clamp_min(1e-8).log()
-        return Output(logits, lengths=shares, features=features, primary=primary)
+            below = layers[-1]
+            above: Capsules = layer(below.poses, below.activations, coupling=coupling)
+            poses = norm(above.poses.flatten(3)).unflatten(3, (self.types, -1))
+            layers.append(above._replace(poses=poses))
+        poses, active, _ = layers[-1]
+        assert active is not None
+        children = poses.flatten(1, 3)[:, None], active.flatten(1)[:, None]
+        no_poses, found, shares = self.classes(*children, coupling=coupling)
+        scores = found[:, 0]
+        classes = Capsules(no_poses, scores, None if shares is None else shares[:, 0])
+        return Output(scores.clamp_min(1e-8).log(), scores, features, (*layers, classes))
 
 
 def _conv(in_channels: int, out_channels: int) -> nn.Conv2d:

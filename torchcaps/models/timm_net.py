@@ -18,9 +18,9 @@ from torchcaps.models.registry import register
 class TimmConfig(ModelConfig):
     family: ClassVar[str] = "timm"
     network: str = "mobilenetv3_small_100"
-    """Its name in timm."""
+    """The network's name in timm."""
     patch_size: int = 0
-    """Of a transformer; 0: the model's own."""
+    """Side of a transformer's patches; 0: the network's own."""
 
 
 class TimmNet(CapsuleModel):
@@ -36,18 +36,15 @@ class TimmNet(CapsuleModel):
             )
         except (RuntimeError, TypeError) as error:
             raise TorchcapsError(f"timm cannot make {c.network!r}: {error}") from None
-        self.decoder = None
 
-    def forward(
-        self,
-        images: Tensor,
-        labels: Tensor | None = None,
-        *,
-        coupling: bool = False,
-        reconstruct: bool = True,
-    ) -> Output:
+    def encode(self, images: Tensor, *, coupling: bool = False) -> Output:
+        self.check_images(images)
         features = self.body.forward_features(self.normalise(images))
         return Output(logits=self.body.forward_head(features), features=features)
+
+    def representations(self, images: Tensor) -> dict[str, Tensor]:
+        features = self.body.forward_features(self.normalise(images))
+        return {"features": self.body.forward_head(features, pre_logits=True)}
 
 
 register("mobilenetv3", TimmNet, TimmConfig(3, 32), "MobileNetV3-Small of timm")

@@ -14,7 +14,7 @@ from typing import ClassVar
 from torch import Tensor, nn
 
 from torchcaps.errors import TorchcapsError
-from torchcaps.layers import DenseCaps, NormStack, Views
+from torchcaps.layers import Capsules, DenseCaps, Inverted, NormStack, Views
 from torchcaps.layers.stem import max_pool
 from torchcaps.models.base import CapsuleModel, ModelConfig, Output
 from torchcaps.models.registry import register
@@ -24,17 +24,21 @@ from torchcaps.models.registry import register
 class ViewCapsNetConfig(ModelConfig):
     family: ClassVar[str] = "view-capsnet"
     channels: tuple[int, ...] = (32, 64, 128, 128, 256, 256, 240)
+    """Channels of the convolutions."""
     strides: tuple[int, ...] = (1, 2, 1, 1, 2, 1, 1)
+    """Strides of the convolutions."""
     dim: int = 16
-    """Of the capsules that the last channels are taken for, and of the class capsules."""
+    """Entries of a pose: the last channels are taken for capsules of so many."""
     num_iters: int = 3
-    """Of routing, the uniform pass counted; 1: no routing."""
+    """Passes of routing, the uniform one counted; 1: no routing."""
     dropout: float = 0.1
-    """Of the pooled features."""
+    """Share of the pooled features that training drops."""
     rotations: tuple[float, ...] = (-24.0, -12.0, 12.0, 24.0)
     """Degrees of further views of the image."""
     scales: tuple[float, ...] = ()
+    """Scales of further views."""
     shears: tuple[float, ...] = ()
+    """Shears of further views."""
 
 
 class ViewCapsNet(CapsuleModel):
@@ -50,30 +54,19 @@ class ViewCapsNet(CapsuleModel):
         self.dropout = nn.Dropout(c.dropout)
         self.classes = DenseCaps(
             self.views.num_views * types, c.dim, c.num_classes, c.dim,
-            shared=types, routing="inverted", num_iters=c.num_iters,
+            shared=types, routing=Inverted(c.num_iters),
         )  # fmt: skip
         self.head = nn.Linear(c.dim, 1)
-        self.decoder = None
 
-    def forward(
-        self,
-        images: Tensor,
-        labels: Tensor | None = None,
-        *,
-        coupling: bool = False,
-        reconstruct: bool = True,
-    ) -> Output:
+    def encode(self, images: Tensor, *, coupling: bool = False) -> Output:
+        self.check_images(images)
         features = self.stem(self.views(images))
         pooled = self.dropout(max_pool(features))
-        poses = pooled.reshape(len(images), -1, self.dim)
-        capsules, _, shares = self.classes(poses, coupling=coupling)
-        return Output(
-            logits=self.head(capsules).squeeze(-1),
-            features=features[:: self.views.num_views],  # of the image as it is
-            primary=poses,
-            coupling=shares,
-            capsules=capsules,
-        )
+        views = Capsules(pooled.reshape(images.shape[0], -1, self.dim))
+        classes = self.classes(views.poses, coupling=coupling)
+        logits = self.head(classes.poses).squeeze(-1)
+        own = features[:: self.views.num_views]  # of the image as it is
+        return Output(logits, features=own, layers=(views, classes))
 
 
 register(

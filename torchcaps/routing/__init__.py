@@ -2,13 +2,13 @@
 
 from torchcaps.routing.dynamic import dynamic_routing, dynamic_routing_reference
 from torchcaps.routing.em import em_routing, em_routing_reference
-from torchcaps.routing.fixed_point import Solver, fixed_point
+from torchcaps.routing.equilibrium import Solver, fixed_point
 from torchcaps.routing.inverted import (
     inverted_attention_step,
     inverted_attention_step_reference,
     inverted_routing,
 )
-from torchcaps.routing.self_routing import self_routing, self_routing_reference
+from torchcaps.routing.self import self_routing, self_routing_reference
 from torchcaps.routing.step import Impl
 from torchcaps.routing.uniform import uniform_routing, uniform_routing_reference
 from torchcaps.routing.vb import vb_routing, vb_routing_reference

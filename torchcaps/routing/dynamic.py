@@ -6,8 +6,7 @@
 
 Differs from the paper: nothing in the formula; b starts at zero, and gradients flow through every
 iteration (as in the authors' code). `squash=False` leaves s as it is (an ablation of `robustness`);
-`bias` and `leaky` (one more parent, with logit 0, that takes what fits nowhere) are options of the
-authors' code.
+`bias` is an option of the authors' code.
 
 Since b_ij is the sum of <vote_ij, v_j> over iterations, it is <vote_ij, sum of v_j>: the kernel
 needs the running sum of parents, and never a table of logits.
@@ -15,7 +14,6 @@ needs the running sum of parents, and never a table of logits.
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from torchcaps.errors import TorchcapsError
 from torchcaps.functional import in_float
@@ -31,7 +29,6 @@ def dynamic_routing_reference(
     squash: bool = True,
     *,
     bias: Tensor | None = None,
-    leaky: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """The formula as one reads it: votes are written to memory.
 
@@ -44,16 +41,11 @@ def dynamic_routing_reference(
     for t in range(num_iters):
         if t > 0:
             logits = logits + torch.einsum("bije,bje->bij", votes, parents)
-        coupling = leaky_softmax(logits) if leaky else logits.softmax(-1)
+        coupling = logits.softmax(-1)
         parents = in_float(torch.einsum("bij,bije->bje", coupling, votes))
         parents = parents if bias is None else parents + bias
         parents = squash_vectors(parents) if squash else parents
     return parents, coupling
-
-
-def leaky_softmax(logits: Tensor) -> Tensor:
-    """Softmax beside one more entry, 0, that is then left out."""
-    return F.pad(logits, (0, 1)).softmax(-1)[..., :-1]
 
 
 def check_iterations(num_iters: int) -> None:
@@ -68,7 +60,6 @@ def dynamic_routing(
     squash: bool = True,
     *,
     bias: Tensor | None = None,
-    leaky: bool = False,
     window: Window | None = None,
     coupling: bool = True,
     impl: Impl = "auto",
@@ -86,15 +77,13 @@ def dynamic_routing(
     if not use_kernel(impl, poses, weight, window):
 
         def route(poses: Tensor, weight: Tensor, *_: None) -> tuple[Tensor, ...]:
-            found = dynamic_routing_reference(
-                poses, weight, num_iters, squash, bias=bias, leaky=leaky
-            )
+            found = dynamic_routing_reference(poses, weight, num_iters, squash, bias=bias)
             return found if coupling else found[:1]
 
         parents, *shares = by_rows(route, poses, weight, window, budget)
         return parents, shares[0] if shares else None
 
-    step = FusedStep(poses, weight, window=window, leaky=leaky)
+    step = FusedStep(poses, weight, window=window)
     agreed = None
     parents = poses
     for t in range(num_iters):

@@ -10,7 +10,6 @@ Differs from the paper: `scale` divides the agreement by sqrt(pose size), as the
 and the text does not; without it, scale=False, the text's formula.
 
 One step at a time (`inverted_attention_step`), because in the paper all layers iterate at once.
-With `mean=True` it divides by the sum of shares: slot attention's update, parents the slots.
 """
 
 import torch
@@ -22,23 +21,13 @@ from torchcaps.routing.step import MEMORY_BUDGET, FusedStep, Impl, by_rows, use_
 from torchcaps.routing.uniform import uniform_routing
 from torchcaps.routing.window import Window, form_votes
 
-EPS = 1e-8
-
 
 def inverted_attention_step_reference(
-    poses: Tensor,
-    weight: Tensor,
-    parents: Tensor | None = None,
-    *,
-    scale: bool = True,
-    mean: bool = False,
-    there: Tensor | None = None,
+    poses: Tensor, weight: Tensor, parents: Tensor | None = None, *, scale: bool = True
 ) -> tuple[Tensor, Tensor]:
     """One pass; without parents the first, uniform one.
 
     poses [B,I,D], weight [I,J,D,E], parents [B,J,E] -> sums [B,J,E], coupling [B,I,J]
-
-    there [B,I]: 1 for children that count in a mean, 0 for those that a window lacks.
     """
     votes = form_votes(poses, weight)
     if parents is None:
@@ -46,11 +35,7 @@ def inverted_attention_step_reference(
     else:
         query = parents / parents.shape[-1] ** 0.5 if scale else parents
         coupling = torch.einsum("bije,bje->bij", votes, query).softmax(-1)
-    summed = torch.einsum("bij,bije->bje", coupling, votes)
-    if mean:
-        shares = coupling if there is None else coupling * there[..., None]
-        summed = summed / (shares.sum(1)[..., None] + EPS)
-    return summed, coupling
+    return torch.einsum("bij,bije->bje", coupling, votes), coupling
 
 
 def inverted_attention_step(
@@ -59,7 +44,6 @@ def inverted_attention_step(
     parents: Tensor | None = None,
     *,
     scale: bool = True,
-    mean: bool = False,
     window: Window | None = None,
     coupling: bool = True,
     impl: Impl = "auto",
@@ -69,31 +53,25 @@ def inverted_attention_step(
     poses [B,H,W,I,D], parents [B,H',W',J,E] -> sums [B,H',W',J,E], coupling [B,H',W',K*K*I,J],
     which the kernels return without gradients.
     """
-    ones = poses.new_ones(poses.shape[:-1]) if mean else None
     if not use_kernel(impl, poses, weight, window):
-        if parents is None and not mean:  # a sum of votes, and none of them need be formed
+        if parents is None:  # a sum of votes, and none of them need be formed
             options = {"window": window, "coupling": coupling, "impl": "reference"}
             return uniform_routing(poses, weight, squash=False, budget=budget, **options)
 
-        def route(poses: Tensor, weight: Tensor, there, parents) -> tuple[Tensor, ...]:
-            found = inverted_attention_step_reference(
-                poses, weight, parents, scale=scale, mean=mean, there=there
-            )
+        def route(poses: Tensor, weight: Tensor, _, parents: Tensor) -> tuple[Tensor, ...]:
+            found = inverted_attention_step_reference(poses, weight, parents, scale=scale)
             return found if coupling else found[:1]
 
-        rows = None if parents is None else parents.flatten(0, -3)
         summed, *shares = by_rows(
-            route, poses, weight, window, budget, activations=ones, per_row=rows
+            route, poses, weight, window, budget, per_row=parents.flatten(0, -3)
         )
         return summed, shares[0] if shares else None
-    step = FusedStep(poses, weight, ones, window)
+    step = FusedStep(poses, weight, window=window)
     score = "uniform" if parents is None else "dot"
     query = None
     if parents is not None:
         query = parents.float() / parents.shape[-1] ** 0.5 if scale else parents.float()
-    shares, summed, _ = step.sums(score, query)
-    if mean:
-        summed = summed / (shares[..., None] + EPS)
+    _, summed, _ = step.sums(score, query)
     return summed.to(step.dtype), step.coupling(score, query) if coupling else None
 
 

@@ -81,7 +81,6 @@ class FusedStep:
         weight: Tensor,
         activations: Tensor | None = None,
         window: Window | None = None,
-        leaky: bool = False,
     ):
         device = poses.device.type
         self.dtype = poses.dtype
@@ -100,7 +99,6 @@ class FusedStep:
         self.children = window.kernel**2 * poses.shape[3]
         self.grid = (poses.shape[0], window.out(poses.shape[1]), window.out(poses.shape[2]))
         self.poses, self.weight, self.activations = poses, weight.to(poses.dtype), activations
-        self.leaky = leaky
         self.deterministic = torch.are_deterministic_algorithms_enabled()
         if self.deterministic:  # children that share a transform would add in any order
             self.weight = self._own(self.weight)
@@ -140,13 +138,13 @@ class FusedStep:
         route_bias: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Sums over children of shares [B,J], votes and squares [B,J,E]."""
-        if score == "uniform" and not self.dense and not self.leaky:
+        if score == "uniform" and not self.dense:
             if self.weight.shape[0] == self.window[0] ** 2 * self.poses.shape[3]:
                 return self._convolve()
         arguments = self._arguments(query, precision, bias, route_weight, route_bias)
         found = torch.ops.torchcaps.step(
             self.poses, self.weight, self.activations, *arguments,
-            self.window, score, self.leaky, self.deterministic,
+            self.window, score, self.deterministic,
         )  # fmt: skip
         return tuple(t[:, 0, 0] if self.dense and t.numel() else t for t in found[:3])  # pyright: ignore
 
@@ -187,7 +185,7 @@ class FusedStep:
         with torch.no_grad():
             arguments = self._arguments(query, precision, bias, route_weight, route_bias)
             shares = torch.ops.torchcaps.coupling(
-                self.poses, self.weight, *arguments, self.window, score, self.leaky
+                self.poses, self.weight, *arguments, self.window, score
             )
         return shares[:, 0, 0] if self.dense else shares
 
@@ -217,7 +215,7 @@ def by_rows(
             activations = unfold(activations[..., None], window).flatten(0, 2)[..., 0]
     pose_bytes = poses.shape[-1] // weight.shape[2] * weight.shape[3] * max(4, poses.element_size())
     rows = max(1, budget // max(1, poses.shape[1] * weight.shape[1] * pose_bytes))
-    if rows >= poses.shape[0]:
+    if torch.compiler.is_exporting() or rows >= poses.shape[0]:  # a batch of any size, in one part
         found = route(poses, weight, activations, per_row)
     else:
         parts = poses.split(rows)

@@ -1,6 +1,6 @@
 """Checkpoints that survive a kill: written under a temporary name, fsynced, renamed.
 
-    checkpoints/00001234/weights.safetensors    the model
+    checkpoints/00001234/weights.safetensors    the task with its model
                          training.safetensors   optimiser, average, best weights, RNG, losses
                          state.json             step, best value, sha256 of the two files
 
@@ -19,7 +19,6 @@ import safetensors
 import safetensors.torch
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import Optimizer
 
 from torchcaps.data.source import sha256
@@ -61,31 +60,35 @@ def _sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+def _whole(tensor: Tensor) -> Tensor:
+    """The whole of a tensor that FSDP may have sharded."""
+    gather = getattr(tensor, "full_tensor", None)
+    return (gather() if gather else tensor).detach()
+
+
 def full(tensor: Tensor) -> Tensor:
     """The whole of a sharded tensor, on the CPU."""
-    whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-    return whole.detach().cpu().contiguous()
+    return _whole(tensor).cpu().contiguous()
 
 
 def like(tensor: Tensor, reference: Tensor) -> Tensor:
     """The tensor where and as the reference is, sharded again if that is."""
-    if isinstance(reference, DTensor) and tensor.shape == reference.shape:
-        whole = tensor.to(reference.device)
-        return distribute_tensor(whole, reference.device_mesh, reference.placements)
-    return tensor.to(reference.device)
+    whole = tensor.to(reference.device)
+    if not hasattr(reference, "full_tensor") or tensor.shape != reference.shape:
+        return whole
+    from torch.distributed.tensor import distribute_tensor  # half a second, for FSDP alone
+
+    return distribute_tensor(whole, reference.device_mesh, reference.placements)  # pyright: ignore
 
 
-def model_tensors(model: nn.Module, cpu: bool = True) -> dict[str, Tensor]:
-    """A copy of the weights, whole; on the CPU or where they are."""
-    tensors = {}
-    for name, tensor in model.state_dict().items():
-        whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-        tensors[name] = full(whole) if cpu else whole.detach().clone()
-    return tensors
+def tensors_of(module: nn.Module, cpu: bool = True) -> dict[str, Tensor]:
+    """A copy of a module's state, whole; on the CPU or where it is."""
+    copy = full if cpu else lambda t: _whole(t).clone()
+    return {name: copy(tensor) for name, tensor in module.state_dict().items()}
 
 
-def restore_model(model: nn.Module, tensors: dict[str, Tensor]) -> None:
-    own = model.state_dict()
+def restore(module: nn.Module, tensors: dict[str, Tensor]) -> None:
+    own = module.state_dict()
     if own.keys() != tensors.keys() or any(own[n].shape != t.shape for n, t in tensors.items()):
         raise TorchcapsError("The checkpoint holds another model than the recipe describes.")
     with torch.no_grad():
@@ -153,7 +156,7 @@ def save(
 
 
 def numbered(folder: Path) -> list[Path]:
-    """Complete checkpoints, newest first."""
+    """Complete checkpoints in a folder, newest first."""
     if not folder.is_dir():
         return []
     return sorted((p for p in folder.iterdir() if p.name.isdigit()), reverse=True)

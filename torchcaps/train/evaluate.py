@@ -1,43 +1,95 @@
-"""A finished run on any data set of its image size."""
+"""Numbers of a chosen model, taken one way: at the end of a run, by `eval` and by `measure`.
 
-from dataclasses import replace
+In float32, with tf32 products where the run was not trained in full float32: so the record of a run
+and a later look at it have the same arithmetic.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
+from torchcaps.analysis.measures import prepare
+from torchcaps.data import Dataset, Split
 from torchcaps.errors import TorchcapsError
-from torchcaps.train.load import data_of, load
-from torchcaps.train.objectives import OBJECTIVES
+from torchcaps.train.load import data_of, load, other_data
+from torchcaps.train.recipe import Recipe
+from torchcaps.train.record import best_device, environment
 from torchcaps.train.run import Run
+from torchcaps.train.tasks import Task, make_task
+
+
+@contextmanager
+def arithmetic(recipe: Recipe) -> Iterator[None]:
+    """The arithmetic of evaluation, whatever the process did before."""
+    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    fast = recipe.hardware.precision != "fp32"
+    torch.set_float32_matmul_precision("high" if fast else "highest")
+    torch.backends.cudnn.allow_tf32 = fast
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before[0])
+        torch.backends.cudnn.allow_tf32 = before[1]
+
+
+def task_lines(task: Task, name: str, data: Dataset, split: str) -> list[dict[str, Any]]:
+    """What a task counts on one split, a line a number."""
+    chosen: Split = getattr(data, split)
+    return [
+        {"data": name, "split": split, "metric": metric, "value": value, "n": len(chosen)}
+        for metric, value in task.evaluate(chosen).items()
+    ]
+
+
+def open_run(folder: Path) -> tuple[Recipe, Task]:
+    """A finished run's recipe and its task with the chosen weights, ready to be asked."""
+    run = Run.open(folder)
+    run.record()  # says so if it is not finished
+    recipe = run.recipe()
+    task = make_task(load(folder), recipe.task)
+    return recipe, task.to(best_device()).eval()
 
 
 def evaluate_run(
     folder: Path,
-    data: str | None = None,
+    data: str = "",
     split: Literal["train", "val", "test"] = "test",
     root: Path | None = None,
 ) -> dict[str, Any]:
-    """Numbers of the run's objective, by its chosen weights, on one split."""
-    run = Run.open(folder)
-    recipe = run.recipe()
-    model = load(folder)
+    """Numbers of the run's task, by its chosen weights, on one split of any data of its size."""
+    recipe, task = open_run(folder)
     name = data or recipe.data.name
-    spec = recipe.data
-    if name != spec.name:
-        spec = replace(spec, name=name, held_out=0, per_class=0)
-    loaded = data_of(spec, root)
-    if loaded.image_shape != model.config.image_shape:
+    loaded = data_of(other_data(recipe.data, name), root)
+    if loaded.image_shape != task.model.config.image_shape:
         raise TorchcapsError(
-            f"{name} has images {loaded.image_shape}, the model takes {model.config.image_shape}."
+            f"{name} has images {loaded.image_shape}, the model takes "
+            f"{task.model.config.image_shape}."
         )
     if split == "train" and loaded.render is not None:
         raise TorchcapsError(
             f"{name}: its training images are drawn afresh; evaluate on val or test."
         )
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    loaded = loaded.to(device)
-    chosen = {"train": loaded.train, "val": loaded.val, "test": loaded.test}[split]
-    objective = OBJECTIVES[recipe.objective]
-    numbers = objective.numbers(model.to(device), loaded, chosen, recipe.loss)
-    return {"run": str(folder), "data": name, "split": split, "n": len(chosen), "numbers": numbers}
+    loaded = loaded.to(best_device())
+    with arithmetic(recipe):
+        lines = task_lines(task, name, loaded, split)
+    numbers = {line["metric"]: line["value"] for line in lines}
+    count = len(getattr(loaded, split))
+    return {"run": str(folder), "data": name, "split": split, "n": count, "numbers": numbers}
+
+
+def measure_run(
+    folder: Path, texts: list[str], root: Path | None = None, command: str = ""
+) -> dict[str, Any]:
+    """Measures of a finished run's chosen model, as a record that can be appended to results."""
+    recipe, task = open_run(folder)
+    data = data_of(recipe.data, root)
+    taken = prepare(texts, data, recipe.data.name, root or recipe.data.root or None)
+    for measure in taken:
+        measure.check(task.model)
+    device = best_device()
+    with arithmetic(recipe):
+        lines = [line for measure in taken for line in measure.anew(device).take(task.model)]
+    return {**Run(folder).record(), **environment(device, command), "results": lines}

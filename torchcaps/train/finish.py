@@ -7,46 +7,42 @@ from typing import Any
 import torch
 
 from torchcaps.errors import TorchcapsError
-from torchcaps.models import CapsuleModel
-from torchcaps.models.registry import build
-from torchcaps.train.checkpoint import restore_model, write_atomic
+from torchcaps.train import checkpoint
+from torchcaps.train.evaluate import arithmetic, task_lines
 from torchcaps.train.recipe import to_dict
-from torchcaps.train.record import append_results, environment
+from torchcaps.train.record import environment
+from torchcaps.train.results import append_record
 from torchcaps.train.run import Run
+from torchcaps.train.setup import build_task
+from torchcaps.train.tasks import Task
 from torchcaps.train.training import Training
 
 
-def chosen_model(training: Training) -> CapsuleModel:
-    """A fresh model with the chosen weights, whole on this device whatever the strategy was."""
-    model = build(training.recipe.model).to(training.parts.fabric.device)
-    restore_model(model, training.best)
-    return model.eval()
+def chosen_task(training: Training) -> Task:
+    """A fresh task with the chosen weights, whole on this device whatever the strategy was."""
+    task = build_task(training.recipe).to(training.parts.fabric.device)
+    checkpoint.restore(task.model, training.best)
+    return task.eval()
 
 
-def measure(training: Training, model: CapsuleModel) -> list[dict[str, Any]]:
-    """The test split of the run's data and of every set in `evaluate`; validation beside it."""
+def take_all(training: Training, task: Task) -> list[dict[str, Any]]:
+    """The task on the test split of the run's data, validation beside it, and every measure."""
     recipe, parts = training.recipe, training.parts
-    splits = [
-        (recipe.data.name, "test", parts.data.test),
-        (recipe.data.name, "val", parts.data.val),
-    ]
-    splits += [(name, "test", test) for name, test in parts.others.items()]
-    results = []
-    for name, split_name, split in splits:
-        with parts.fabric.autocast():
-            there = split.to(parts.fabric.device)
-            numbers = training.objective.numbers(model, parts.data, there, recipe.loss)
-        results += [
-            {"data": name, "split": split_name, "metric": metric, "value": value, "n": len(split)}
-            for metric, value in numbers.items()
+    with arithmetic(recipe):
+        lines = [
+            line
+            for split in ("test", "val")
+            for line in task_lines(task, recipe.data.name, parts.data, split)
         ]
-    return results
+        for measure in parts.measures:
+            lines += measure.anew(parts.fabric.device).take(task.model)
+    return lines
 
 
 def _provenance(begun: dict[str, Any], ended: dict[str, Any]) -> dict[str, Any]:
     """Command, commit and device of the start; those of a resume beside them where they differ."""
-    if not begun:
-        return ended
+    if "command" not in begun:
+        return {**begun, **ended}
     changed = {k: v for k, v in ended.items() if k != "date" and v != begun[k]}
     return {**begun, **({"resumed": changed} if changed else {})}
 
@@ -61,31 +57,32 @@ def _source(folder: str) -> dict[str, Any]:
     return {"recipe": recipe["name"], "seed": recipe["seed"], "commit": found["commit"]}
 
 
-def finish(training: Training) -> dict[str, Any]:
+def finish(training: Training, command: str = "") -> dict[str, Any]:
     parts, recipe, run = training.parts, training.recipe, training.run
-    model = chosen_model(training)
-    results = measure(training, model)
+    task = chosen_task(training)
+    results = take_all(training, task)
     device = parts.fabric.device
     peak = torch.cuda.max_memory_allocated(device) / 2**20 if device.type == "cuda" else None
     source = {"pretrained": _source(recipe.start_from)} if recipe.start_from else {}
     record = {
         "recipe": to_dict(recipe),
-        **_provenance(run.start(), environment(device)),
-        "parameters": model.num_parameters,
+        **_provenance(run.start(), environment(device, command)),
+        "parameters": task.model.num_parameters,
         "epochs_trained": training.state.step // parts.loader.steps_per_epoch,
+        "steps_trained": training.state.step,
         "chosen_epoch": training.state.best_epoch,
         "seconds": round(training.state.seconds, 2),
         "peak_mb": None if peak is None else round(peak, 1),
-        "impl": "auto",
         "data_note": parts.data.note,
         **source,
         "results": results,
     }
     if training.chief:
-        model.record = record
-        model.save_pretrained(run.model)
+        task.model.record = record
+        task.model.save_pretrained(run.model)
         if recipe.record:
-            append_results(record, Path("results"))
-        write_atomic(run.record_file, (json.dumps(record, indent=2) + "\n").encode())
+            append_record(record, Path("results"))
+        text = json.dumps(record, indent=2) + "\n"
+        checkpoint.write_atomic(run.record_file, text.encode())
     parts.fabric.barrier()  # what comes next may read the run
     return record

@@ -1,32 +1,42 @@
 """`torchcaps.load`: a trained model from a run folder, a saved folder or the hub."""
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 from torchcaps.data import Dataset
 from torchcaps.data import load as load_data
 from torchcaps.data.dataset import hold_fewer, keep_per_class
 from torchcaps.errors import TorchcapsError
 from torchcaps.models import CapsuleModel, from_folder
+from torchcaps.models.registry import build
+from torchcaps.train import checkpoint
 from torchcaps.train.recipe import DataSpec
 from torchcaps.train.run import Run
 
+Which = Literal["chosen", "last"]
 
-def data_of(spec: DataSpec, root: Path | None = None) -> Dataset:
+
+def data_of(spec: DataSpec, root: str | Path | None = None) -> Dataset:
     """What a recipe trains on, split as it says; from `root`, or the folder that it names."""
     data = load_data(spec.name, root or spec.root or None, seed=spec.seed)
     data = hold_fewer(data, spec.held_out) if spec.held_out else data
     return keep_per_class(data, spec.per_class, spec.seed) if spec.per_class else data
 
 
-def load(source: str | Path) -> CapsuleModel:
-    """A run folder, a folder that `save_pretrained` wrote, or a hub id such as "name/capsnet"."""
-    folder = Path(source)
+def other_data(spec: DataSpec, name: str) -> DataSpec:
+    """The specification of another set that a run is evaluated on: whole, with the same seed."""
+    return spec if name == spec.name else replace(spec, name=name, held_out=0, per_class=0)
+
+
+def load(source: str | Path, which: Which = "chosen") -> CapsuleModel:
+    """A run folder, a folder that `save_pretrained` wrote, or a hub id such as "name/capsnet".
+
+    which: of a run, the weights that validation chose (so far), or the last that were saved
+    """
+    folder = Path(source).expanduser()
     if (folder / "recipe.json").exists():
-        run = Run.open(folder)
-        record = run.record()
-        model = from_folder(run.model)
-        model.record = record
-        return model.eval()
+        return _of_run(Run(folder), which).eval()
     if (folder / "config.json").exists():
         return from_folder(folder).eval()
     if folder.exists() or str(source).count("/") != 1:
@@ -39,3 +49,19 @@ def load(source: str | Path) -> CapsuleModel:
         raise TorchcapsError(
             f"{source}: not here, and the hub gave {type(error).__name__}."
         ) from None
+
+
+def _of_run(run: Run, which: Which) -> CapsuleModel:
+    if which == "chosen" and run.record_file.exists():
+        model = from_folder(run.model)
+        model.record = run.record()
+        return model
+    model = build(run.recipe().model)
+    _, weights, training, _ = checkpoint.load_last(run.checkpoints)
+    under = {"chosen": ("best/",), "last": ("ema/",)}[which]
+    found = {n.partition("/")[2]: t for n, t in training.items() if n.startswith(under)}
+    if which == "chosen" and not found:
+        raise TorchcapsError(f"{run.folder} has not validated yet: load(run, which='last').")
+    last = {n.removeprefix("model."): t for n, t in weights.items() if n.startswith("model.")}
+    checkpoint.restore(model, {**last, **found} if which == "last" else found)
+    return model

@@ -4,64 +4,82 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
-from dataclasses import replace
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from rich.console import Console
 
+from torchcaps.analysis.figure import save_figure
+from torchcaps.analysis.views import get_view
+from torchcaps.errors import Interrupted
 from torchcaps.train import checkpoint
 from torchcaps.train.finish import finish
 from torchcaps.train.progress import TrainingProgress
 from torchcaps.train.recipe import Recipe
 from torchcaps.train.record import environment
+from torchcaps.train.registry import identity, marked
 from torchcaps.train.run import Run, claimed
+from torchcaps.train.setup import set_up
+from torchcaps.train.tasks import Task
 from torchcaps.train.training import Training
 
 
-class Interrupted(Exception):
-    """Ctrl-C: the run stands in its folder and can be resumed."""
+def _pictured(rounds: int) -> set[int]:
+    """The first rounds, in which most happens, then every tenth of the run, and the last."""
+    tenth = max(1, rounds // 10)
+    return {0, 1, 3, rounds - 1, *range(tenth - 1, rounds, tenth)}
 
 
-def _pictured(epochs: int) -> set[int]:
-    """The first epochs, in which most happens, then every tenth of the run, and the last."""
-    tenth = max(1, epochs // 10)
-    return {0, 1, 3, epochs - 1, *range(tenth - 1, epochs, tenth)}
-
-
-def _validate(training: Training, epoch: int, speed: float, progress: TrainingProgress) -> None:
-    """Measure on validation data, remember the best weights, write a line of metrics."""
+def _watched(training: Training, task: Task) -> dict[str, float]:
+    """What the task and the recipe's `watch` say of the split that chooses."""
     recipe, parts = training.recipe, training.parts
-    objective, state = training.objective, training.state
-    parts.model.eval()
-    averaged = training.average.swapped() if training.average else nullcontext()
-    with averaged, parts.fabric.autocast():
-        watched = parts.data.val if recipe.stop_on == "val" else parts.data.test
-        numbers = objective.numbers(parts.model, parts.data, watched, recipe.loss)
-        value = numbers[objective.metric]
-        if objective.better(value, state.best_value) or recipe.choose == "last":
-            training.best = checkpoint.model_tensors(parts.model, cpu=False)
-            state.best_value, state.best_epoch = value, epoch
-        if objective.picture and epoch in _pictured(recipe.epochs):
-            name = f"reconstruction-{epoch + 1:04}.png"
-            path = training.run.figures / name if training.chief else None
-            objective.picture(parts.model, parts.data.val, recipe.loss, path)
-    parts.model.train()
-    loss = float(parts.fabric.all_reduce(training.losses.mean()))  # pyright: ignore
+    split = recipe.stop_on
+    numbers = {f"{split}_{n}": v for n, v in task.evaluate(getattr(parts.data, split)).items()}
+    for measure in parts.watch:
+        own = measure.label == recipe.data.name
+        for line in measure.anew(parts.fabric.device).take(task.model, split):
+            name = line["metric"] if own else f"{line['metric']}:{measure.label}"
+            numbers[f"{split}_{name}"] = line["value"]
+    return numbers
+
+
+def _validate(training: Training, number: int, speed: float, progress: TrainingProgress) -> None:
+    """Measure on validation data, remember the best weights, write a line of metrics."""
+    recipe, parts, state = training.recipe, training.parts, training.state
+    with training.evaluated() as task, parts.fabric.autocast():
+        numbers = _watched(training, task)
+        value = numbers[f"{recipe.stop_on}_{task.metric}"]
+        if task.better(value, state.best_value) or recipe.choose == "last":
+            training.best = checkpoint.tensors_of(task.model, cpu=False)
+            state.best_value, state.best_epoch = value, number
+        if number in _pictured(-(-training.total // training.round)):
+            _draw(training, task, number)
+    means = training.round_means()
     rate = parts.optimiser.param_groups[0]["lr"]
-    line = {"epoch": epoch, "step": state.step, "lr": rate, "train_loss": loss}
-    line |= {f"{recipe.stop_on}_{name}": number for name, number in numbers.items()}
+    line = {"epoch": number, "step": state.step, "lr": rate}
+    line |= {f"train_{name}": mean for name, mean in means.items()} | numbers
     if training.chief:
         training.run.log(line, tensorboard=recipe.tensorboard)
-    shown = {"loss": loss, f"{recipe.stop_on} {objective.metric}": value}
-    progress.epoch(epoch, recipe.epochs, shown, speed)
+    shown = {"loss": means["loss"], f"{recipe.stop_on} {task.metric}": value}
+    progress.round(number, state.step, shown, speed)
+
+
+def _draw(training: Training, task: Task, number: int) -> None:
+    """Every process takes part in what is computed; the first one writes."""
+    for name in task.pictures:
+        view = get_view(name)
+        arrays = view.compute(task.model, training.parts.data)
+        if training.chief:
+            training.run.figures.mkdir(exist_ok=True)
+            path = training.run.figures / f"{name}-{number + 1:04}.png"
+            save_figure(view.draw({name: arrays}), path, dpi=110)
 
 
 def _reached(training: Training) -> bool:
     target, best = training.recipe.target_accuracy, training.state.best_value
-    measured = training.objective.metric == "accuracy"
+    measured = training.parts.task.metric == "accuracy"
     return bool(target) and measured and best is not None and best >= target
 
 
@@ -79,38 +97,40 @@ def _ctrl_c() -> Iterator[threading.Event]:
         signal.signal(signal.SIGINT, previous)
 
 
-def go(training: Training) -> dict[str, Any]:
+def train_to_end(training: Training, command: str = "") -> dict[str, Any]:
     """Train to the end, test the chosen model once, write the record."""
     with _ctrl_c() as asked:
         _steps(training, asked)
-    return finish(training)
+    return finish(training, command)
 
 
 def _steps(training: Training, asked: threading.Event) -> None:
-    recipe, state = training.recipe, training.state
-    per_epoch = training.parts.loader.steps_per_epoch
-    training.parts.model.train()
-    saved = epoch_began = began = time.monotonic()
+    recipe, state, per_round = training.recipe, training.state, training.round
+    training.parts.task.train()
+    saved = round_began = began = time.monotonic()
     before = state.seconds
+    by_epochs = per_round == training.parts.loader.steps_per_epoch and not recipe.steps
     bar = TrainingProgress(
-        recipe.name, training.total, state.step, recipe.batch_size, training.console
-    )
+        recipe.name, training.total, state.step, recipe.batch_size,
+        recipe.epochs if by_epochs else 0, training.console,
+    )  # fmt: skip
     with bar as progress:
         while not state.finished:
             training.step()
             progress.step(state.step)
-            if state.step % per_epoch == 0:
+            if state.step % per_round == 0 or state.step == training.total:
                 if training.parts.fabric.device.type == "cuda":
                     torch.cuda.synchronize()
-                spent = time.monotonic() - epoch_began
-                speed = per_epoch * recipe.batch_size / max(spent, 1e-9)
-                _validate(training, state.step // per_epoch - 1, speed, progress)
+                number, done = divmod(state.step - 1, per_round)
+                spent = time.monotonic() - round_began
+                speed = (done + 1) * recipe.batch_size / max(spent, 1e-9)
+                _validate(training, number, speed, progress)
                 state.finished = _reached(training) or state.step >= training.total
-                epoch_began = time.monotonic()
+                round_began = time.monotonic()
             now = time.monotonic()
             state.seconds = before + now - began
-            due = training.any_of_us(now - saved >= recipe.checkpoint_seconds)
-            stopping = training.any_of_us(asked.is_set())
+            due = training.on_any_process(now - saved >= recipe.checkpoint_seconds)
+            stopping = training.on_any_process(asked.is_set())
             if state.finished or stopping or due:
                 training.save()
                 saved = time.monotonic()
@@ -118,35 +138,53 @@ def _steps(training: Training, asked: threading.Event) -> None:
                 raise Interrupted(str(training.run.folder))
 
 
-def start(recipe: Recipe, out: Path | None = None, console: Console | None = None) -> Run:
-    """A new run from its first step to its record."""
-    training = Training(recipe, console)
-    begun = environment(training.parts.fabric.device)
-    folder = str(Run.create(training.recipe, out, begun).folder) if training.chief else ""
-    training.run = Run(Path(training.parts.fabric.broadcast(folder)))
-    with claimed(training.run.folder, recipe):
+def fit(recipe: Recipe, out: str | Path | None = None, *, quiet: bool = False) -> Run:
+    """Run a recipe to its end: `torchcaps.fit(torchcaps.Recipe(epochs=3)).record()`.
+
+    out: the folder of the run; default: runs/<recipe>-s<seed>. quiet: show no progress
+    """
+    return start(recipe, Path(out) if out else None, None if quiet else Console(stderr=True))
+
+
+def start(
+    recipe: Recipe, out: Path | None = None, console: Console | None = None, command: str = ""
+) -> Run:
+    """A new run from its first step to its record.
+
+    command: the one that gives this run again, where it is not this process's own
+    """
+    asked = marked(recipe)
+    recipe, parts = set_up(asked)
+    begun = {**environment(parts.fabric.device, command), **identity(asked)}
+    chief = parts.fabric.is_global_zero
+    folder = str(Run.create(recipe, out, begun).folder) if chief else ""
+    run = Run(Path(parts.fabric.broadcast(folder)))
+    training = Training(recipe, parts, run, console)
+    if parts.left_out and training.console:
+        names = ", ".join(parts.left_out)
+        training.console.print(f"{parts.data.name} has no labels: {names} cannot be measured.")
+    with claimed(run.folder, recipe):
         training.save()
-        go(training)
-    return training.run
+        train_to_end(training, command)
+    return run
 
 
-def resume(folder: str | Path, console: Console | None = None) -> Run:
+def resume(folder: str | Path, console: Console | None = None, command: str = "") -> Run:
     """Go on from the last checkpoint; a run that had ended is left as it is."""
     run = Run.open(folder)
     recipe = run.recipe()
     if not run.record_file.exists():
         with claimed(run.folder, recipe):
             if not run.record_file.exists():  # it may have ended since
-                _go_on(run, recipe, console)
+                _take_up(run, recipe, console, command)
     return run
 
 
-def _go_on(run: Run, recipe: Recipe, console: Console | None) -> None:
+def _take_up(run: Run, recipe: Recipe, console: Console | None, command: str) -> None:
     begun = bool(checkpoint.numbered(run.checkpoints))  # else killed before the first: begin again
     # The checkpoint holds every weight, so what it began with may be gone.
-    training = Training(replace(recipe, start_from="") if begun else recipe, console)
-    training.recipe = replace(training.recipe, start_from=recipe.start_from)
-    training.run = run
+    recipe, parts = set_up(recipe, take=not begun)
+    training = Training(recipe, parts, run, console)
     if begun:
         for problem in training.restore():
             if console:
@@ -154,4 +192,4 @@ def _go_on(run: Run, recipe: Recipe, console: Console | None) -> None:
                 console.print(f"{problem}\n{going}", style="yellow")
     if training.chief:
         run.cut_metrics(training.state.metrics_bytes)
-    go(training)
+    train_to_end(training, command)

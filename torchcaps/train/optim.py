@@ -7,28 +7,54 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import SGD, Adam, AdamW, Optimizer
+from torch.optim import SGD, Adam, AdamW, Optimizer, RMSprop
 
+from torchcaps.errors import TorchcapsError, nearest
 from torchcaps.train.recipe import OptimiserSpec, ScheduleSpec
 
 
-def make_optimiser(model: nn.Module, spec: OptimiserSpec) -> Optimizer:
-    named = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
+def make_optimiser(task: nn.Module, spec: OptimiserSpec) -> Optimizer:
+    """Each group says in `factor` how its rate stands to the schedule's."""
+    learned = [(n, p) for n, p in task.named_parameters() if p.requires_grad]
+    named = [(n.removeprefix("model."), p) for n, p in learned]
     fused = all(p.is_cuda for _, p in named) or None
-    groups: list[dict[str, Any]] = [{"params": [p for _, p in named]}]
-    if not spec.decay_all:
-        weights = {n for n, p in named if p.ndim > 1 and not n.endswith("bias")}
-        groups = [
-            {"params": [p for n, p in named if n in weights]},
-            {"params": [p for n, p in named if n not in weights], "weight_decay": 0.0},
-        ]
-        groups = [group for group in groups if group["params"]]
-    decay = spec.weight_decay
+    factors = _factors([n for n, _ in named], spec.rates)
+    groups: dict[tuple[float, bool], list[Tensor]] = {}
+    for name, parameter in named:
+        decays = spec.decay_all or (parameter.ndim > 1 and not name.endswith("bias"))
+        groups.setdefault((factors[name], decays), []).append(parameter)
+    made: list[dict[str, Any]] = [
+        {"params": params, "factor": factor, **({} if decays else {"weight_decay": 0.0})}
+        for (factor, decays), params in sorted(groups.items(), key=lambda g: (g[0][0], not g[0][1]))
+    ]
+    common: dict[str, Any] = {"lr": spec.lr, "weight_decay": spec.weight_decay}
     if spec.kind == "sgd":
-        rate = {"lr": spec.lr, "momentum": spec.momentum, "nesterov": spec.nesterov}
-        return SGD(groups, **rate, weight_decay=decay, fused=fused)
+        return SGD(made, momentum=spec.momentum, nesterov=spec.nesterov, fused=fused, **common)
+    if spec.kind == "rmsprop":
+        alpha = spec.beta or 0.99
+        return RMSprop(made, momentum=spec.momentum, alpha=alpha, eps=spec.eps, **common)
     kind = AdamW if spec.kind == "adamw" else Adam
-    return kind(groups, spec.lr, (spec.momentum, 0.999), weight_decay=decay, fused=fused)
+    betas = (spec.momentum, spec.beta or 0.999)
+    return kind(made, betas=betas, eps=spec.eps, fused=fused, **common)
+
+
+def _factors(names: list[str], rates: tuple[str, ...]) -> dict[str, float]:
+    """The factor of each parameter's rate: the last of the rates whose name it begins with."""
+    factors = dict.fromkeys(names, 1.0)
+    for text in rates:
+        prefix, _, factor = text.partition("=")
+        inside = [n for n in names if f"{n}.".startswith(f"{prefix}.")]
+        try:
+            value = float(factor)
+        except ValueError:
+            raise TorchcapsError(f"optimiser.rates: {text!r} is not NAME=FACTOR.") from None
+        if not inside:
+            parts = sorted({n.split(".")[0] for n in names})
+            raise TorchcapsError(
+                f"optimiser.rates: no parameter begins with {prefix!r}. {nearest(prefix, parts)}"
+            )
+        factors |= dict.fromkeys(inside, value)
+    return factors
 
 
 def learning_rate(spec: ScheduleSpec, full: float, step: int, total: int) -> float:
@@ -38,6 +64,8 @@ def learning_rate(spec: ScheduleSpec, full: float, step: int, total: int) -> flo
         return full * (step + 1) / (warm + 1)
     if spec.kind == "constant":
         return full
+    if spec.kind == "exponential":
+        return full * max(spec.final, spec.gamma ** (step / spec.period))
     if spec.kind == "step":
         return full * spec.gamma ** sum(step >= m * total for m in spec.milestones)
     if spec.kind == "cosine":
@@ -84,6 +112,10 @@ class Average:
 
 
 def averaged(model: nn.Module) -> dict[str, Tensor]:
-    """Parameters, and the buffers that are statistics: of floating point and saved."""
-    kept = model.state_dict(keep_vars=True)
-    return {n: t for n, t in kept.items() if t.is_floating_point()}
+    """Parameters, and the running statistics of BatchNorm; no other state of a model."""
+    found: dict[str, Tensor] = dict(model.named_parameters())
+    for name, module in model.named_modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            statistics = {"running_mean": module.running_mean, "running_var": module.running_var}
+            found |= {f"{name}.{n}".lstrip("."): t for n, t in statistics.items() if t is not None}
+    return found

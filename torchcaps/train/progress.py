@@ -23,9 +23,19 @@ class _Speed(ProgressColumn):
 
 
 class TrainingProgress:
-    """A bar on a terminal; a line an epoch where the output is a file."""
+    """A bar on a terminal; a line an epoch, or every so many steps, where the output is a file."""
 
-    def __init__(self, name: str, total: int, start: int, batch_size: int, console: Console | None):
+    def __init__(
+        self,
+        name: str,
+        total: int,
+        start: int,
+        batch_size: int,
+        epochs: int,
+        console: Console | None,
+    ):
+        """epochs: 0 where the run counts steps"""
+        self.total, self.epochs = total, epochs
         self.console = console or Console(quiet=True)
         self.progress = Progress(
             TextColumn("{task.description}"),
@@ -51,9 +61,8 @@ class TrainingProgress:
     def step(self, completed: int) -> None:
         self.progress.update(self.task, completed=completed)
 
-    def epoch(self, epoch: int, epochs: int, numbers: dict[str, float], speed: float) -> None:
+    def round(self, number: int, step: int, numbers: dict[str, float], speed: float) -> None:
         shown = "  ".join(f"{k} {v:.4f}" for k, v in numbers.items())
         self.progress.update(self.task, numbers=shown)
-        self.console.print(
-            f"epoch {epoch + 1}/{epochs}  {shown}  {speed:,.0f} images/s", style="dim"
-        )
+        place = f"epoch {number + 1}/{self.epochs}" if self.epochs else f"step {step}/{self.total}"
+        self.console.print(f"{place}  {shown}  {speed:,.0f} images/s", style="dim")

@@ -2,18 +2,19 @@
 
 import dataclasses
 import json
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_type_hints
 
 from torchcaps.errors import TorchcapsError, nearest
-from torchcaps.models.base import ModelConfig
+from torchcaps.models.base import SIZES, ModelConfig
 from torchcaps.models.capsnet import CapsNetConfig
 from torchcaps.models.registry import config_from_dict
+from torchcaps.train.tasks import Classify, TaskConfig, task_config
 from torchcaps.typed import check
 
-VERSION = 1
-"""Of the format; a recipe of another version is refused rather than guessed at."""
+VERSION = 2
+"""Version of the format; a recipe of another version is refused rather than guessed at."""
 
 
 @dataclass(frozen=True)
@@ -23,71 +24,75 @@ class DataSpec:
     augment: tuple[str, ...] = ()
     """Augmentations in order: crop:4 flip translate:2 affine:10 color-jitter erase resized-crop."""
     root: str = ""
-    """Folder of the data sets; empty: the platform's cache folder."""
+    """The folder of the data sets; empty: the platform's cache folder."""
     seed: int = 0
-    """Of the validation split and of generated images; the same for all seeds of a table."""
+    """The seed of the validation split and of generated images; the same for all seeds of a table.
+    """
     held_out: int = 0
     """Validation images, if fewer than the set's own; the others are trained on. 0: all of them."""
     per_class: int = 0
     """Training images of each class, for few labels; the same ones for a `seed`. 0: all."""
     cutmix: float = 0.0
-    """Share of training images that get a rectangle of another, and its label by area."""
-
-
-@dataclass(frozen=True)
-class LossSpec:
-    kind: Literal["margin", "spread", "cross_entropy", "binary_cross_entropy"] = "margin"
-    _: KW_ONLY
-    margin: float = 0.9
-    """Of spread."""
-    smoothing: float = 0.0
-    """Of labels, for cross_entropy: this share goes to all classes alike."""
-    target: Literal["pixels", "normalised"] = "pixels"
-    """Of masked: pixels, or those less their patch's mean and by its spread."""
-    whole: bool = False
-    """Of masked: count the patches that were seen too."""
-    reconstruction: float = 0.0005
-    """Weight of the sum of squared pixel errors, where the model has a decoder."""
+    """The share of training images that get a rectangle of another, and its label by area."""
 
 
 @dataclass(frozen=True)
 class OptimiserSpec:
-    kind: Literal["adam", "adamw", "sgd"] = "adam"
+    kind: Literal["adam", "adamw", "sgd", "rmsprop"] = "adam"
+    """The optimiser."""
     lr: float = 1e-3
+    """The full learning rate, which the schedule scales."""
     weight_decay: float = 0.0
+    """The weight decay."""
     _: KW_ONLY
     momentum: float = 0.9
-    """Of SGD; for Adam, its first beta."""
+    """The momentum of SGD and RMSprop; Adam's first beta."""
     nesterov: bool = False
+    """Whether SGD's momentum is Nesterov's."""
+    beta: float = 0.0
+    """The decay of squared gradients; 0: 0.999 for Adam, 0.99 for RMSprop."""
+    eps: float = 1e-8
+    """What Adam and RMSprop add to the root of squared gradients."""
     decay_all: bool = True
-    """Decay biases and the gains of norms too, not weights alone."""
+    """Whether biases and the gains of norms decay too, not weights alone."""
+    rates: tuple[str, ...] = ()
+    """Groups of parameters with a rate of their own, as NAME=FACTOR: decoder=0.1 encoder.head=3."""
     clip: float = 0.0
-    """Largest norm of the gradient; 0: no clipping."""
+    """The largest norm of the gradient; 0: no clipping."""
     accumulate: int = 1
-    """Batches are taken in this many parts, for models too large for the whole."""
+    """The number of parts that a batch is taken in, for models too large for the whole."""
     ema: float = 0.0
-    """Decay of a running average of the weights, which is then what is evaluated; 0: none."""
+    """The decay of a running average of the weights, which is then what is evaluated; 0: none."""
 
 
 @dataclass(frozen=True)
 class ScheduleSpec:
-    kind: Literal["constant", "cosine", "step", "one_cycle"] = "constant"
+    kind: Literal["constant", "cosine", "step", "one_cycle", "exponential"] = "constant"
+    """How the learning rate changes over the run."""
     warmup: float = 0.0
-    """Share of the run in which the rate rises to its full value."""
+    """The share of the run in which the rate rises to its full value."""
     milestones: tuple[float, ...] = (0.5, 0.75)
     """Shares of the run after which `step` multiplies the rate by gamma."""
     gamma: float = 0.1
+    """The factor of `step`, and of `exponential` in every `period`."""
+    period: int = 1000
+    """Updates in which `exponential` multiplies the rate by gamma, a little in each."""
     final: float = 0.0
-    """Share of the full rate that cosine and one_cycle end at."""
+    """The share of the full rate that cosine and one_cycle end at, and exponential's floor."""
 
 
 @dataclass(frozen=True)
 class HardwareSpec:
     accelerator: Literal["auto", "cpu", "cuda"] = "auto"
+    """The kind of device."""
     devices: int = 1
+    """Devices of each machine."""
     num_nodes: int = 1
+    """Machines."""
     strategy: Literal["auto", "ddp", "fsdp"] = "auto"
+    """How several devices share the work: a model each, or each a part of it."""
     precision: Literal["fp32", "tf32", "bf16"] = "fp32"
+    """The arithmetic of training."""
     compile: Literal["none", "default", "graphs", "auto"] = "none"
     """torch.compile of forward and loss; `graphs` adds CUDA graphs; `auto`: that on a GPU."""
 
@@ -101,46 +106,109 @@ class Recipe:
     """Everything that decides a run."""
 
     name: str = "custom"
+    """The recipe's name."""
     paper: str = ""
-    """Short name of the paper whose table this fills, with `table` and `row`."""
+    """The short name of the paper whose table this fills, with `table` and `row`."""
     table: str = ""
+    """The table that this fills."""
     row: str = ""
+    """The row of that table."""
     protocol: str = "ours"
     """`ours`: chosen on validation. Anything else is marked in the tables."""
     seed: int = 0
+    """The seed of the weights and of the order of images."""
     epochs: int = 10
+    """Passes over the training images."""
+    steps: int = 0
+    """Updates of the run, in place of epochs; 0: as many as the epochs have."""
+    validate_every: int = 0
+    """Updates between two looks at the validation images; 0: once an epoch."""
     batch_size: int = 128
-    """Over all devices together."""
+    """Images of an update, over all devices together."""
     data: DataSpec = field(default_factory=DataSpec)
     model: ModelConfig = field(default_factory=CapsNetConfig)
-    objective: Literal["classify", "reconstruct", "masked"] = "classify"
+    task: TaskConfig = field(default_factory=Classify)
     before: str = ""
     """A recipe that is trained first, unless `start_from` names a run."""
     start_from: str = ""
     """A finished run (or a saved model) whose weights this one begins with; `--from` for short."""
-    loss: LossSpec = field(default_factory=LossSpec)
     optimiser: OptimiserSpec = field(default_factory=OptimiserSpec)
     schedule: ScheduleSpec = field(default_factory=ScheduleSpec)
     hardware: HardwareSpec = field(default_factory=HardwareSpec)
     target_accuracy: float = 0.0
-    """Stop after the epoch whose validation accuracy reaches this; 0: train to the end."""
+    """The run stops after the epoch whose validation accuracy reaches this; 0: it does not."""
     stop_on: Literal["val", "test"] = "val"
     """The split that stops a run and chooses its epoch; `test` only to repeat a paper that did."""
     choose: Literal["best", "last"] = "best"
     """Which epoch's weights are tested: the best on validation, or the last."""
-    evaluate: tuple[str, ...] = ()
-    """More data sets whose test split the chosen model is tested on."""
+    measures: tuple[str, ...] = ()
+    """What is measured of the chosen model: linear, accuracy:affnist-like:mnist …"""
+    watch: tuple[str, ...] = ()
+    """What is measured on the validation images while training."""
     checkpoint_seconds: float = 60.0
-    """A checkpoint is written this often, and at the end."""
+    """Seconds between two checkpoints; there is one at the end too."""
     tensorboard: bool = False
+    """Whether metrics go to TensorBoard as well."""
     record: bool = False
-    """Append the results to results/<paper>.jsonl."""
+    """Whether the results are appended to results/<paper>.jsonl."""
+
+
+FREE = (
+    "seed", "hardware", "checkpoint_seconds", "tensorboard", "record", "start_from", "measures",
+    "watch",
+)  # fmt: skip
+"""Fields that do not make a run another recipe's: where it was run, and what was looked at."""
+NAMES = ("name", "paper", "table", "row", "protocol")
 
 
 def to_dict(recipe: Recipe) -> dict[str, Any]:
     values = dataclasses.asdict(recipe)
     values["model"] = {"family": recipe.model.family, **values["model"]}
+    values["task"] = {"kind": recipe.task.kind, **values["task"]}
     return {"version": VERSION, **values}
+
+
+def essence(recipe: Recipe) -> dict[str, Any]:
+    """What makes a recipe this one: fields that are not at their defaults, but for names, free
+    fields, the data's folder and the sizes that the data decides.
+    """
+    plain = Recipe(data=DataSpec(), model=type(recipe.model)(), task=type(recipe.task)())
+    values, usual = to_dict(recipe), to_dict(plain)
+    values["data"].pop("root")
+    found = _unusual(values, usual, {*FREE, *NAMES, *SIZES, "version"})
+    return {**found, "family": recipe.model.family, "task_kind": recipe.task.kind}
+
+
+def _unusual(values: dict[str, Any], usual: dict[str, Any], skip: set[str]) -> dict[str, Any]:
+    found = {}
+    for name, value in values.items():
+        if name in skip:
+            continue
+        if isinstance(value, dict):
+            inner = _unusual(value, usual[name], skip - {"name", "seed"})
+            found |= {f"{name}.{key}": v for key, v in inner.items()}
+        elif value != usual[name]:
+            found[name] = list(value) if isinstance(value, tuple) else value
+    return found
+
+
+def differences(recipe: Recipe, other: Recipe) -> list[str]:
+    """The fields in which two recipes differ in essence, as `field=value` of the first."""
+    own, others = essence(recipe), essence(other)
+    names = sorted(n for n in {*own, *others} if own.get(n) != others.get(n))
+    return [f"{name}={_value(recipe, name)}" for name in names]
+
+
+def _value(recipe: Recipe, name: str) -> Any:
+    names = {"family": "model.family", "task_kind": "task.kind"}
+    for part in names.get(name, name).split("."):
+        recipe = getattr(recipe, part, None)  # pyright: ignore
+    return recipe
+
+
+def with_root(recipe: Recipe, root: str) -> Recipe:
+    """The same recipe on data sets of another folder; an empty one changes nothing."""
+    return replace(recipe, data=replace(recipe.data, root=root)) if root else recipe
 
 
 def save(recipe: Recipe, path: Path) -> None:
@@ -157,9 +225,9 @@ def load(path: Path) -> Recipe:
 
 def from_dict(values: dict[str, Any], source: str = "recipe") -> Recipe:
     if not isinstance(values, dict) or values.get("version") != VERSION:
-        found = values.get("version") if isinstance(values, dict) else None
+        version = values.get("version") if isinstance(values, dict) else None
         raise TorchcapsError(
-            f"{source}: a recipe of version {found}; this torchcaps reads version {VERSION}."
+            f"{source}: a recipe of version {version}; this torchcaps reads version {VERSION}."
         )
     return _build(Recipe, {k: v for k, v in values.items() if k != "version"}, source)
 
@@ -179,6 +247,11 @@ def _build(kind: type, values: Any, source: str) -> Any:
             if not isinstance(value, dict):
                 raise TorchcapsError(f"{where}: {value!r} is not a model.")
             built[name] = config_from_dict(value)
+        elif hints[name] is TaskConfig:
+            if not isinstance(value, dict):
+                raise TorchcapsError(f"{where}: {value!r} is not a task.")
+            fields = {k: v for k, v in value.items() if k != "kind"}
+            built[name] = _build(task_config(value.get("kind")), fields, where)
         elif dataclasses.is_dataclass(hints[name]):
             built[name] = _build(hints[name], value, where)
         else:

@@ -1,7 +1,5 @@
-"""The run record: what was measured, by which command, commit and device."""
+"""Where a number comes from: the command, the commit, the device, the versions."""
 
-import json
-import os
 import platform
 import shlex
 import subprocess
@@ -17,7 +15,7 @@ _PACKAGES = ("torch", "lightning-fabric", "numpy", "safetensors")
 
 
 def commit() -> str:
-    """What the file COMMIT says; else of the working tree, with `-dirty` if it differs.
+    """What the file COMMIT says; else the working tree's, with `-dirty` if that differs.
 
     The file is for copies of the tree, whose history may be missing or older than its files.
     """
@@ -67,12 +65,13 @@ def command_line() -> str:
         near = script.resolve().is_relative_to(Path.cwd())
         shown = script.resolve().relative_to(Path.cwd()) if near else script.name
         return shlex.join(["python", str(shown), *sys.argv[1:]])
-    return "torchcaps.train(…)"
+    return "torchcaps.fit(…)"
 
 
-def environment(device: torch.device) -> dict[str, Any]:
+def environment(device: torch.device, command: str = "") -> dict[str, Any]:
+    """command: the one that gives this number again, where it is not this process's own"""
     return {
-        "command": command_line(),
+        "command": command or command_line(),
         "commit": commit(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "device": device_name(device),
@@ -80,22 +79,5 @@ def environment(device: torch.device) -> dict[str, Any]:
     }
 
 
-def append_results(record: dict[str, Any], folder: Path) -> str:
-    """A line for each measured number, for the paper's tables; says what was done."""
-    recipe = record["recipe"]
-    path = folder / f"{recipe['paper'] or 'other'}.jsonl"
-    folder.mkdir(parents=True, exist_ok=True)
-    if path.exists():
-        with path.open() as file:
-            lines = [line for line in map(json.loads, file) if not line.get("superseded_by")]
-        known = {(x["recipe"], x["seed"], x["protocol"], x["date"]) for x in lines}
-        if (recipe["name"], recipe["seed"], recipe["protocol"], record["date"]) in known:
-            return f"already in {path}"
-    shared = {name: recipe[name] for name in ("paper", "table", "row", "protocol", "seed")}
-    facts = {k: v for k, v in record.items() if k not in ("recipe", "results")}
-    lines = [{**shared, "recipe": recipe["name"], **r, **facts} for r in record["results"]]
-    with path.open("a") as file:  # in one piece: a kill leaves all lines or none
-        file.write("".join(json.dumps(line) + "\n" for line in lines))
-        file.flush()
-        os.fsync(file.fileno())
-    return f"{len(lines)} lines appended to {path}"
+def best_device() -> torch.device:
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -2,29 +2,46 @@
 
 import json
 import os
+import secrets
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-from filelock import FileLock, Timeout
+from typing import TYPE_CHECKING, Any, Literal
 
 from torchcaps.errors import TorchcapsError, require
 from torchcaps.train import recipe as recipes
 from torchcaps.train.checkpoint import write_atomic
 from torchcaps.train.recipe import Recipe
 
+if TYPE_CHECKING:
+    from filelock import FileLock
+
 
 def folder_name(recipe: str, protocol: str, seed: int) -> str:
-    """Of a run in runs/: its recipe, the protocol where it is not ours, the seed."""
+    """The name of a run in runs/: its recipe, the protocol where it is not ours, the seed."""
     marked = "" if protocol == "ours" else f"-{protocol}"
     return f"{recipe.replace('/', '-')}{marked}-s{seed}"
+
+
+Status = Literal["finished", "training", "stopped"]
 
 
 @dataclass(frozen=True)
 class Run:
     folder: Path
+
+    @property
+    def status(self) -> Status:
+        if self.record_file.exists():
+            return "finished"
+        return "training" if _taken(self.folder) else "stopped"
+
+    @property
+    def name(self) -> str:
+        """The row of a paper's table that it fills, or else its recipe, and the seed."""
+        recipe = self.recipe()
+        return f"{recipe.row or recipe.name}, seed {recipe.seed}"
 
     @property
     def recipe_file(self) -> Path:
@@ -57,7 +74,8 @@ class Run:
     ) -> "Run":
         """A new folder: `out`, or runs/<recipe>-s<seed>, numbered if that is taken.
 
-        `start` says by which command, commit and device the run was begun.
+        `start` says by which command, commit and device the run was begun; an identity of its own
+        is put beside it.
         """
         stem = folder_name(recipe.name, recipe.protocol, recipe.seed)
         if out is not None and (out / "recipe.json").exists():
@@ -66,10 +84,11 @@ class Run:
             )
         folder, number = out or Path("runs") / stem, 2
         try:
-            while out is None and not _made(folder):
+            while out is None and not _make(folder):
                 folder, number = Path("runs") / f"{stem}-{number}", number + 1
             folder.mkdir(parents=True, exist_ok=True)
-            for name, values in (("start", start or {}), ("recipe", recipes.to_dict(recipe))):
+            begun = {"run": secrets.token_hex(8), **(start or {})}
+            for name, values in (("start", begun), ("recipe", recipes.to_dict(recipe))):
                 text = json.dumps(values, indent=2) + "\n"
                 write_atomic(folder / f"{name}.json", text.encode())
         except OSError as error:
@@ -106,6 +125,7 @@ class Run:
         return [json.loads(line) for line in self.metrics_file.read_text().splitlines() if line]
 
     def log(self, values: dict[str, Any], tensorboard: bool = False) -> None:
+        """A line of metrics."""
         with self.metrics_file.open("a") as file:
             file.write(json.dumps(values) + "\n")
         if tensorboard:
@@ -122,19 +142,30 @@ class Run:
         if self.metrics_bytes() > length:
             os.truncate(self.metrics_file, length)
 
+    @staticmethod
+    def list(root: str | Path = "runs") -> "Runs":
+        """The runs in a folder and in its subfolders, those begun last first."""
+        found = [path.parent for path in Path(root).glob("*/recipe.json")]
+        found += [path.parent for path in Path(root).glob("*/*/recipe.json")]
+        begun = {folder: (folder / "recipe.json").stat().st_mtime for folder in found}
+        return [Run(folder) for folder in sorted(found, key=lambda f: begun[f], reverse=True)]
+
+
+Runs = list[Run]
+
 
 def by_name(folders: Iterable[str | Path]) -> dict[str, Run]:
-    """Runs by the row of a paper's table, or the recipe; with the folder where that is not enough.
-
-    What fills no table goes by its recipe.
+    """Runs by the row of a paper's table, or else the recipe; with the seed, and then with the
+    folder's name, where that is not enough.
     """
     opened = [Run.open(folder) for folder in folders]
     recipes = [run.recipe() for run in opened]
     names = [recipe.row or recipe.name for recipe in recipes]
-    return {
-        name if names.count(name) == 1 else f"{name} ({run.folder})": run
-        for name, run in zip(names, opened, strict=True)
-    }
+    seeds = [f", seed {recipe.seed}" for recipe in recipes]
+    for more in (seeds, [f" ({run.folder.name})" for run in opened]):
+        doubled = {name for name in names if names.count(name) > 1}
+        names = [n + m if n in doubled else n for n, m in zip(names, more, strict=True)]
+    return dict(zip(names, opened, strict=True))
 
 
 @contextmanager
@@ -149,8 +180,9 @@ def claimed(
     if recipe.hardware.processes > 1:
         yield
         return
-    place = folder.resolve()
-    lock = FileLock(place.parent / f".{place.name}.lock", is_singleton=True)
+    from filelock import Timeout
+
+    place, lock = folder.resolve(), _lock(folder)
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -168,7 +200,25 @@ def claimed(
         lock.release()
 
 
-def _made(folder: Path) -> bool:
+def _lock(folder: Path) -> "FileLock":
+    from filelock import FileLock
+
+    place = folder.resolve()
+    return FileLock(place.parent / f".{place.name}.lock", is_singleton=True)
+
+
+def _taken(folder: Path) -> bool:
+    """Whether a process is training a folder now."""
+    lock = _lock(folder)
+    try:
+        lock.acquire(timeout=0)
+    except OSError:  # filelock's Timeout is one
+        return True
+    lock.release()
+    return False
+
+
+def _make(folder: Path) -> bool:
     """Make a folder of one's own; False when somebody has it already."""
     try:
         folder.mkdir(parents=True)

@@ -9,59 +9,63 @@ import torch
 from lightning_fabric import Fabric
 from lightning_fabric.strategies.model_parallel import ModelParallelStrategy
 from torch import nn
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 
-from torchcaps.data import Augment, Dataset, Loader, Split
-from torchcaps.data import load as load_data
+from torchcaps.analysis.measures import Taken, prepare, read_measure
+from torchcaps.data import Augment, Dataset, Loader
+from torchcaps.data.registry import shared_loads
 from torchcaps.errors import TorchcapsError
 from torchcaps.models import CapsuleModel
-from torchcaps.models.registry import build
+from torchcaps.models.base import SIZES
+from torchcaps.models.registry import build, models
 from torchcaps.train.load import data_of, load
 from torchcaps.train.optim import make_optimiser
 from torchcaps.train.recipe import Recipe
+from torchcaps.train.tasks import Task, make_task, task_class
 
 
 @dataclass
 class Parts:
     fabric: Fabric
-    model: CapsuleModel
+    task: Task
     module: Any
-    """The model as the strategy wraps it."""
+    """The task as the strategy wraps it."""
     optimiser: Any
     data: Dataset
-    others: dict[str, Split]
-    """Test splits of the sets in `evaluate`: loaded first, so that what is wrong is said first."""
+    measures: list[Taken]
+    """What is measured at the end: loaded first, so that what is wrong is said first."""
+    watch: list[Taken]
+    left_out: list[str]
+    """Measures that need labels, where the data has none."""
     loader: Loader
 
 
+def build_task(recipe: Recipe) -> Task:
+    return make_task(build(recipe.model), recipe.task)
+
+
 def with_data(recipe: Recipe, data: Dataset) -> Recipe:
-    """The model's input and output sizes are the data set's."""
+    """The model's input and output sizes are the data set's; others cannot be asked for."""
     channels, height, width = data.image_shape
     if height != width:
         raise TorchcapsError(f"{data.name}: images of {height}x{width}; models here take squares.")
-    if recipe.objective == "classify" and not data.num_classes:
+    if task_class(recipe.task).needs_labels and not data.num_classes:
         raise TorchcapsError(
-            f"{data.name} has no labels; --objective reconstruct and masked need none."
+            f"{data.name} has no labels, and the task {recipe.task.kind!r} needs them; "
+            "--task reconstruct and --task masked do not."
         )
-    sizes = {"in_channels": channels, "image_size": height, "num_classes": max(1, data.num_classes)}
+    sizes = dict(zip(SIZES, (channels, height, max(1, data.num_classes)), strict=True))
+    for name, size in sizes.items():
+        asked = getattr(recipe.model, name)
+        usual = {getattr(m.config, name) for m in models() if type(m.config) is type(recipe.model)}
+        if asked != size and asked not in usual:
+            raise TorchcapsError(
+                f"model.{name}={asked} was asked for, and {data.name} has {size}: the data decides."
+            )
     return replace(recipe, model=replace(recipe.model, **sizes))
 
 
-def other_tests(recipe: Recipe, data: Dataset) -> dict[str, Split]:
-    found = {}
-    for name in recipe.evaluate:
-        other = load_data(name, recipe.data.root or None, seed=recipe.data.seed)
-        if other.image_shape != data.image_shape or other.num_classes != data.num_classes:
-            raise TorchcapsError(
-                f"{name} (in `evaluate`) has images {other.image_shape} in {other.num_classes} "
-                f"classes, {data.name} {data.image_shape} in {data.num_classes}; name other sets, "
-                "or none: --evaluate"
-            )
-        found[name] = other.test
-    return found
-
-
-def like_its_source(recipe: Recipe) -> Recipe:
+def like_pretrained(recipe: Recipe) -> Recipe:
     """A model that goes on from a pretrained one has its sizes; only the stage is its own."""
     stage = getattr(recipe.model, "stage", None)
     if not recipe.start_from or stage is None:
@@ -74,7 +78,7 @@ def like_its_source(recipe: Recipe) -> Recipe:
     plain = type(recipe.model)()
     for field in fields(recipe.model):
         wanted, has = getattr(recipe.model, field.name), getattr(source, field.name)
-        if field.name in ("stage", "in_channels", "image_size", "num_classes") or wanted == has:
+        if field.name in ("stage", *SIZES) or wanted == has:
             continue
         if wanted != getattr(plain, field.name):  # not left as it was: somebody asked for it
             raise TorchcapsError(
@@ -84,7 +88,7 @@ def like_its_source(recipe: Recipe) -> Recipe:
     return replace(recipe, model=replace(source, **{"stage": stage}))
 
 
-def own_numbers(seed: int, rank: int, step: int = 0) -> None:
+def seed_process(seed: int, rank: int, step: int = 0) -> None:
     """Random numbers of its own for every process but the first, which keeps those it has."""
     if rank:
         torch.manual_seed((seed * 1_000_003 + rank) * 1_000_003 + step)
@@ -100,12 +104,15 @@ def take_weights(model: CapsuleModel, source: str) -> int:
     return len(taken)
 
 
-def _shard(model: nn.Module, mesh: Any) -> nn.Module:
-    for child in model.children():
+def _shard(task: Any, mesh: Any) -> nn.Module:
+    """Layers one by one, and what is left with the task, whose forward calls everything."""
+    for child in task.model.children():
         for part in child if isinstance(child, nn.ModuleList) else [child]:
             fully_shard(part, mesh=mesh["data_parallel"])
-    fully_shard(model, mesh=mesh["data_parallel"])
-    return model
+            if hasattr(part, "attend"):  # passes of several layers together do not call forward
+                register_fsdp_forward_method(part, "attend")
+    fully_shard(task, mesh=mesh["data_parallel"])
+    return task
 
 
 def make_fabric(recipe: Recipe) -> Fabric:
@@ -135,17 +142,19 @@ def make_fabric(recipe: Recipe) -> Fabric:
             strategy=strategy,
             precision="bf16-mixed" if hardware.precision == "bf16" else "32-true",
         )
-    except (RuntimeError, ValueError) as error:  # Lightning says so when a device is not there
+    except (RuntimeError, ValueError) as error:  # Lightning says so when a device is missing
         raise TorchcapsError(f"This machine cannot run {hardware}: {error}") from None
     fabric.launch()
     return fabric
 
 
-def set_up(recipe: Recipe) -> tuple[Recipe, Parts]:
-    """The recipe with its sizes filled in, and the parts; the same weights for the same seed."""
+def _check(recipe: Recipe) -> None:
     for name in ("epochs", "batch_size"):
         if getattr(recipe, name) < 1:
             raise TorchcapsError(f"{name}={getattr(recipe, name)}: it must be at least 1.")
+    for name in ("steps", "validate_every"):
+        if getattr(recipe, name) < 0:
+            raise TorchcapsError(f"{name}={getattr(recipe, name)}: it must be at least 0.")
     if recipe.stop_on == "test" and recipe.protocol == "ours":
         raise TorchcapsError(
             "stop_on=test chooses on the test split: name it, --protocol paper, so that tables can."
@@ -154,29 +163,42 @@ def set_up(recipe: Recipe) -> tuple[Recipe, Parts]:
         raise TorchcapsError("optimiser.accumulate must lie between 1 and the batch size.")
     if not 0 <= recipe.data.cutmix <= 1:
         raise TorchcapsError(f"data.cutmix={recipe.data.cutmix}: a share of images, from 0 to 1.")
-    if recipe.data.cutmix and (recipe.objective, recipe.loss.kind) != ("classify", "cross_entropy"):
-        raise TorchcapsError("data.cutmix mixes labels, which only the cross_entropy loss takes.")
-    recipe = like_its_source(recipe)
+
+
+def set_up(recipe: Recipe, take: bool = True) -> tuple[Recipe, Parts]:
+    """The recipe with its sizes filled in, and the parts; the same weights for the same seed.
+
+    take: begin with the weights that `start_from` names (a run that goes on has its own)
+    """
+    _check(recipe)
+    recipe = like_pretrained(recipe) if take else recipe
     fabric = make_fabric(recipe)
-    data = data_of(recipe.data)
-    recipe = with_data(recipe, data)
-    others = other_tests(recipe, data)
+    with shared_loads():
+        data = data_of(recipe.data)
+        recipe = with_data(recipe, data)
+        every = dict.fromkeys((*recipe.measures, *recipe.watch))
+        left_out = [t for t in every if not data.num_classes and read_measure(t)[0].single_labels]
+        measures, watch = (
+            prepare(
+                (text for text in texts if text not in left_out),
+                data, recipe.data.name, recipe.data.root or None, recipe.data.seed,
+            )
+            for texts in (recipe.measures, recipe.watch)
+        )  # fmt: skip
     data = data.to(fabric.device)
     torch.manual_seed(recipe.seed)
-    model = build(recipe.model).to(fabric.device)
-    if recipe.data.cutmix and recipe.loss.reconstruction and getattr(model, "decoder", None):
-        raise TorchcapsError(
-            "data.cutmix mixes images, and a class capsule cannot draw a mixture: add "
-            "--loss.reconstruction 0."
-        )
-    if recipe.start_from:
-        take_weights(model, recipe.start_from)
+    task = build_task(recipe).to(fabric.device)
+    task.check(data, recipe.data.cutmix)
+    for taken in (*measures, *watch):
+        taken.check(task.model)
+    if recipe.start_from and take:
+        take_weights(task.model, recipe.start_from)
     if recipe.hardware.strategy == "fsdp":  # the optimiser must see the sharded parameters
-        module = fabric.setup_module(model)
-        optimiser = fabric.setup_optimizers(make_optimiser(model, recipe.optimiser))
+        module = fabric.setup_module(task)
+        optimiser = fabric.setup_optimizers(make_optimiser(task, recipe.optimiser))
     else:
-        module, optimiser = fabric.setup(model, make_optimiser(model, recipe.optimiser))
-    own_numbers(recipe.seed, fabric.global_rank)
+        module, optimiser = fabric.setup(task, make_optimiser(task, recipe.optimiser))
+    seed_process(recipe.seed, fabric.global_rank)
     loader = Loader(
         data,
         recipe.batch_size,
@@ -186,4 +208,5 @@ def set_up(recipe: Recipe) -> tuple[Recipe, Parts]:
         rank=fabric.global_rank,
         world_size=fabric.world_size,
     )
-    return recipe, Parts(fabric, model, module, optimiser, data, others, loader)
+    made = (fabric, task, module, optimiser, data, measures, watch, left_out, loader)
+    return recipe, Parts(*made)

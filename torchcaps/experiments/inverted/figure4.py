@@ -26,10 +26,9 @@ VARIANTS: dict[str, tuple[str, str, tuple[int, ...], dict[str, Any]]] = {
     "B, sequential": ("b", "inverted-simple", (1, 2, 3, 5), {"concurrent": False}),
     "C, activations": ("c", "inverted-simple", (1, 2, 3, 5), {"activations": True}),
     "dynamic": ("dynamic", "capsnet", (1, 2, 3, 5), {
-        "loss": MARGIN, "optimiser": ADAM, "reconstruction": "none", "image_size": 32,
-        "in_channels": 3,
+        "task": MARGIN, "optimiser": ADAM, "reconstruction": "none",
     }),
-    "EM": ("em", "em-simple", (1, 2, 3, 5), {"loss": SPREAD, "optimiser": FAST_ADAM}),
+    "EM": ("em", "em-simple", (1, 2, 3, 5), {"task": SPREAD, "optimiser": FAST_ADAM}),
 }  # fmt: skip
 
 add_table(

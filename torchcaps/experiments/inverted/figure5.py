@@ -10,11 +10,11 @@ from torchcaps.models.registry import model_config
 from torchcaps.train.recipe import (
     DataSpec,
     HardwareSpec,
-    LossSpec,
     OptimiserSpec,
     Recipe,
     ScheduleSpec,
 )
+from torchcaps.train.tasks import Classify
 
 DATA = "diverse-multimnist:mnist,copies=20"
 ROWS = {
@@ -42,7 +42,7 @@ for row, (model, value) in ROWS.items():
         batch_size=128,
         data=DataSpec(DATA),
         model=model_config(model),
-        loss=LossSpec("binary_cross_entropy"),
+        task=Classify("binary_cross_entropy"),
         optimiser=OptimiserSpec("sgd", 0.1, 5e-4),
         schedule=ScheduleSpec("one_cycle"),
         hardware=HardwareSpec(precision="bf16", compile="auto"),

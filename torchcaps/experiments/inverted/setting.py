@@ -3,19 +3,19 @@
 from dataclasses import replace
 from typing import Any
 
-from torchcaps.experiments.registry import add_recipe
 from torchcaps.models.registry import model_config
 from torchcaps.train.recipe import (
     DataSpec,
     HardwareSpec,
-    LossSpec,
     OptimiserSpec,
     Recipe,
     ScheduleSpec,
 )
+from torchcaps.train.registry import add_recipe
+from torchcaps.train.tasks import Classify
 
-CROSS, MARGIN = LossSpec("cross_entropy", smoothing=0.1), LossSpec("margin")
-SPREAD = LossSpec("spread", margin=0.2)
+CROSS, MARGIN = Classify("cross_entropy", smoothing=0.1), Classify("margin")
+SPREAD = Classify("spread", margin=0.2)
 SGD = OptimiserSpec("sgd", 0.3, 5e-4, nesterov=True, decay_all=False, ema=0.999)
 ADAM, FAST_ADAM = OptimiserSpec("adam", 1e-3, ema=0.999), OptimiserSpec("adam", 1e-2, ema=0.999)
 PRINTED = {
@@ -25,9 +25,9 @@ PRINTED = {
 }
 AUGMENT = ("crop:4", "flip")
 ERASED = (*AUGMENT, "erase:p=1")
-"""Of the short schedules; the paper erases nothing."""
+"""Augmentation of the short schedules; the paper erases nothing."""
 HELD_OUT = 1000
-"""Of the 5,000 training images that CIFAR's split holds out: enough to choose an epoch."""
+"""How many of the 5,000 training images that CIFAR's split holds out: enough to choose an epoch."""
 
 
 def on_cifar(
@@ -37,7 +37,7 @@ def on_cifar(
     *,
     classes: int = 10,
     epochs: int = 120,
-    loss: LossSpec = CROSS,
+    task: Classify = CROSS,
     optimiser: OptimiserSpec = SGD,
     augment: tuple[str, ...] = ERASED,
     cutmix: float = 0.0,
@@ -51,8 +51,8 @@ def on_cifar(
         epochs=epochs,
         batch_size=256,
         data=DataSpec(f"cifar{classes}", augment, held_out=HELD_OUT, cutmix=cutmix),
-        model=model_config(model, num_classes=classes, **fields),
-        loss=loss,
+        model=model_config(model, **fields),
+        task=task,
         optimiser=optimiser,
         schedule=ScheduleSpec("one_cycle"),
         hardware=HardwareSpec(precision="bf16", compile="auto"),
@@ -63,11 +63,12 @@ def printed(kind: str) -> Any:
     """350 epochs of the paper's optimiser, a tenth after 150 and 250, batch 128."""
 
     def change(recipe: Recipe) -> Recipe:
+        assert isinstance(recipe.task, Classify)
         return replace(
             recipe,
             epochs=350,
             batch_size=128,
-            loss=replace(recipe.loss, smoothing=0.0),
+            task=replace(recipe.task, smoothing=0.0),
             optimiser=PRINTED[kind],
             schedule=ScheduleSpec("step", milestones=(150 / 350, 250 / 350)),
             data=replace(recipe.data, augment=AUGMENT),
@@ -77,5 +78,5 @@ def printed(kind: str) -> Any:
 
 
 def add(name: str, claim: str, made: Recipe, kind: str = "") -> None:
-    """kind: of the optimiser of `--protocol paper`"""
+    """kind: the optimiser of `--protocol paper`"""
     add_recipe(f"inverted/{name}", claim, made, printed(kind) if kind else None)

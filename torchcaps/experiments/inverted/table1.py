@@ -41,9 +41,9 @@ add_table(
     )
 )
 SHORT: dict[str, Any] = {"epochs": 40}
-DR: dict[str, Any] = {"loss": MARGIN, "optimiser": ADAM, **SHORT}
-EM: dict[str, Any] = {"loss": SPREAD, "optimiser": FAST_ADAM, "epochs": 20}
-BARE = {"reconstruction": "none", "image_size": 32, "in_channels": 3}
+DR: dict[str, Any] = {"task": MARGIN, "optimiser": ADAM, **SHORT}
+EM: dict[str, Any] = {"task": SPREAD, "optimiser": FAST_ADAM, "epochs": 20}
+BARE: dict[str, Any] = {"reconstruction": "none"}
 for name, row, model, kind, options in (
     ("dynamic-simple", "dynamic, simple", "capsnet", "dynamic", DR | BARE),
     ("dynamic-resnet", "dynamic, ResNet", "capsnet-resnet", "dynamic", DR),

@@ -5,18 +5,18 @@ A row has a pretraining of its own; the plain MCAE's are Table 1's.
 
 from typing import Any
 
-from torchcaps.experiments.mcae.setting import SETTINGS, add, finetuning, pretraining, slug
+from torchcaps.experiments.mcae.setting import PIXELS, SETTINGS, add, finetuning, pretraining, slug
 from torchcaps.experiments.tables import Column, Table, add_table
-from torchcaps.train.recipe import LossSpec
+from torchcaps.train.tasks import Masked
 
-WHOLE = LossSpec("cross_entropy", whole=True)
+WHOLE = Masked(whole=True)
 VIT = {"MNIST": 99.6, "Fashion": 91.1, "smallNORB": 91.4, "CIFAR-10": 90.3, "Imagenette": 68.4,
        "Imagewoof": 55.4}  # fmt: skip
-VARIANTS: dict[str, tuple[str, LossSpec | None, dict[str, Any]]] = {
-    "ViT backbone": ("vit", None, {"backbone": "vit"}),
+VARIANTS: dict[str, tuple[str, Masked, dict[str, Any]]] = {
+    "ViT backbone": ("vit", PIXELS, {"backbone": "vit"}),
     "whole image": ("whole", WHOLE, {}),
-    "MLP decoder": ("mlp", None, {"decoder": "mlp", "decoder_width": 0.125}),
-    "convolutional decoder": ("conv", None, {"decoder": "conv", "decoder_depth": 3}),
+    "MLP decoder": ("mlp", PIXELS, {"decoder": "mlp", "decoder_width": 0.125}),
+    "convolutional decoder": ("conv", PIXELS, {"decoder": "conv", "decoder_depth": 3}),
 }
 BARE = "ViT backbone (no pretraining)"
 """Transformers are known to need pretraining, so this pair says whether ours works at all."""
@@ -31,13 +31,13 @@ add_table(
         sources=("table1",),
     )
 )
-for row, (short, loss, fields) in VARIANTS.items():
+for row, (short, task, fields) in VARIANTS.items():
     for column in SETTINGS:
         name = f"{short}-{slug(column)}"
         add(
             f"pretrain/{name}",
             f"Pretraining on {column}, {row}.",
-            pretraining(column, loss, f"pretraining, {row}", **fields),
+            pretraining(column, task, f"pretraining, {row}", **fields),
         )
         made = finetuning("ablations", row, column, f"mcae/pretrain/{name}", **fields)
         add(f"ablations/{name}", f"{column}, {row}.", made)

@@ -20,7 +20,8 @@ from torchcaps.experiments.mcae.setting import (
 )
 from torchcaps.experiments.mcae.table1 import COLUMNS
 from torchcaps.experiments.tables import Table, add_table
-from torchcaps.train.recipe import LossSpec, OptimiserSpec, Recipe
+from torchcaps.train.recipe import OptimiserSpec, Recipe
+from torchcaps.train.tasks import Classify
 
 CROPS = {
     "smallNORB": (LIGHT,),
@@ -28,7 +29,7 @@ CROPS = {
     "Imagenette": ("resized-crop:min_area=0.35", "flip", JITTER),
 }
 EPOCHS = {"smallNORB": (50, 100), "CIFAR-10": (200, 350), "Imagenette": (200, 350)}
-"""Of pretraining and of finetuning."""
+"""Epochs of pretraining and of finetuning."""
 ROWS = {
     "best": "mcae/best/pretrain-{}",
     "best, plain pretraining": "mcae/pretrain/{}",
@@ -50,7 +51,7 @@ add_table(
 
 
 def best_pretraining(column: str, row: str = "pretraining, best", **fields: Any) -> Recipe:
-    first = pretraining(column, LossSpec("cross_entropy", target="normalised"), row, **fields)
+    first = pretraining(column, row=row, target="normalised", **fields)
     return replace(first, epochs=EPOCHS[column][0])
 
 
@@ -59,7 +60,7 @@ def hardened(recipe: Recipe, column: str, *more: str, cutmix: float = 0.5) -> Re
     return replace(
         recipe,
         data=replace(recipe.data, augment=(*CROPS[column], *more), cutmix=cutmix),
-        loss=LossSpec("cross_entropy", smoothing=0.1),
+        task=Classify("cross_entropy", smoothing=0.1),
         optimiser=OptimiserSpec("sgd", 0.1, 5e-4, decay_all=False, nesterov=True, ema=0.999),
     )
 

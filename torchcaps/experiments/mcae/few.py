@@ -12,7 +12,7 @@ from torchcaps.experiments.mcae.table1 import COLUMNS
 from torchcaps.experiments.tables import Table, add_table
 
 EPOCHS = {"CIFAR-10": 100, "Imagenette": 300}
-"""Of pretraining."""
+"""Epochs of pretraining."""
 LABELS = {10: (50, 500), 100: (100, 200)}
 """Labels a class -> batch size and epochs of finetuning."""
 

@@ -3,16 +3,16 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
-from torchcaps.experiments.registry import add_recipe
 from torchcaps.models.registry import model_config
 from torchcaps.train.recipe import (
     DataSpec,
     HardwareSpec,
-    LossSpec,
     OptimiserSpec,
     Recipe,
     ScheduleSpec,
 )
+from torchcaps.train.registry import add_recipe
+from torchcaps.train.tasks import Classify, Masked
 
 
 @dataclass(frozen=True)
@@ -20,34 +20,35 @@ class Setting:
     data: str
     augment: tuple[str, ...]
     patch_size: int
-    sizes: dict[str, int]
 
 
 CROP = "resized-crop:min_area=0.8"
-COLOUR, GREY = {"in_channels": 3}, {"in_channels": 1}
 JITTER = "color-jitter:brightness=0.4,contrast=0.4,saturation=0.4"
 LIGHT = "color-jitter:brightness=0.125,contrast=0.3"
 SETTINGS = {
-    "MNIST": Setting("mnist", (CROP,), 4, {**GREY, "image_size": 28}),
-    "Fashion": Setting("fashion-mnist", (CROP, "flip"), 4, {**GREY, "image_size": 28}),
-    "smallNORB": Setting("smallnorb,crop=32", (LIGHT,), 4, {**GREY, "image_size": 32}),
-    "CIFAR-10": Setting("cifar10", (CROP, "flip"), 4, {**COLOUR, "image_size": 32}),
-    "Imagenette": Setting("imagenette", (CROP, "flip", JITTER), 8, {**COLOUR, "image_size": 64}),
-    "Imagewoof": Setting("imagewoof", (CROP, "flip", JITTER), 8, {**COLOUR, "image_size": 64}),
+    "MNIST": Setting("mnist", (CROP,), 4),
+    "Fashion": Setting("fashion-mnist", (CROP, "flip"), 4),
+    "smallNORB": Setting("smallnorb,crop=32", (LIGHT,), 4),
+    "CIFAR-10": Setting("cifar10", (CROP, "flip"), 4),
+    "Imagenette": Setting("imagenette", (CROP, "flip", JITTER), 8),
+    "Imagewoof": Setting("imagewoof", (CROP, "flip", JITTER), 8),
 }
+PROBES = ("linear,limit=5000", "knn,limit=5000")
+"""What simple learners on frozen capsules make of the images, while pretraining and after it."""
 BESIDE = 100
 """Epochs of what the autoencoder is compared with, where it has 350: theirs are longer each."""
-NLL = LossSpec("cross_entropy")
+NLL = Classify("cross_entropy")
+PIXELS = Masked()
 SGD = OptimiserSpec("sgd", 0.1, 1e-4)
 ADAMW = OptimiserSpec("adamw", 1e-3, 0.05, decay_all=False)
 
 
 def pretraining(
-    column: str, loss: LossSpec | None = None, row: str = "pretraining", **fields: Any
+    column: str, task: Masked = PIXELS, row: str = "pretraining", **fields: Any
 ) -> Recipe:
     """50 epochs of drawing the half of the patches that was removed."""
     s = SETTINGS[column]
-    model = {"patch_size": s.patch_size, **s.sizes, **fields}
+    model = {"patch_size": s.patch_size, **fields}
     return Recipe(
         paper="mcae",
         table="pretraining",
@@ -56,8 +57,9 @@ def pretraining(
         batch_size=256,
         data=DataSpec(s.data, s.augment),
         model=model_config("mcae-pretrain", **model),
-        objective="masked",
-        loss=loss or LossSpec("cross_entropy"),
+        task=task,
+        measures=PROBES,
+        watch=PROBES,
         optimiser=SGD,
         schedule=ScheduleSpec("cosine", warmup=0.05),
         hardware=HardwareSpec(precision="bf16", compile="auto"),
@@ -84,8 +86,8 @@ def finetuning(
         epochs=350 if ours else BESIDE,
         batch_size=256,
         data=DataSpec(data or s.data, s.augment),
-        model=model_config(model, **own, **s.sizes, **fields),
-        loss=NLL,
+        model=model_config(model, **own, **fields),
+        task=NLL,
         optimiser=SGD,
         schedule=ScheduleSpec("cosine", warmup=0.02),
         hardware=HardwareSpec(precision="bf16", compile="auto"),

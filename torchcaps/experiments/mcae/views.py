@@ -32,7 +32,7 @@ add_table(
     )
 )
 TOYS = (0, 1, 2, 3, 5)
-"""Of smallNORB's test half."""
+"""Toys of smallNORB's test half."""
 add_table(
     Table(
         "mcae",

@@ -3,63 +3,63 @@
 from dataclasses import replace
 from typing import Any
 
-from torchcaps.experiments.registry import add_recipe
 from torchcaps.models.registry import model_config
 from torchcaps.train.recipe import (
     DataSpec,
     HardwareSpec,
-    LossSpec,
     OptimiserSpec,
     Recipe,
     ScheduleSpec,
 )
+from torchcaps.train.registry import add_recipe
+from torchcaps.train.tasks import Classify
 
-MARGIN, SOFTMAX = LossSpec("margin"), LossSpec("cross_entropy")
-SIGMOID, SPREAD = LossSpec("binary_cross_entropy"), LossSpec("spread", margin=0.2)
+MARGIN, SOFTMAX = Classify("margin"), Classify("cross_entropy")
+SIGMOID, SPREAD = Classify("binary_cross_entropy"), Classify("spread", margin=0.2)
 
 TODAY = OptimiserSpec("adamw", lr=2e-3, weight_decay=0.05, ema=0.999)
-"""Of the rows that are not the paper's."""
+"""The optimiser of the rows that are not the paper's."""
 
 
-def on_affnist(table: str, row: str, model: str, loss: LossSpec, **fields: Any) -> Recipe:
+def on_affnist(table: str, row: str, model: str, task: Classify, **fields: Any) -> Recipe:
     """Train on MNIST placed at random on 40x40, test on that and on drawn affNIST."""
     return _recipe(
         table,
         row,
-        model_config(model, image_size=40, **fields),
-        loss,
+        model_config(model, **fields),
+        task,
         epochs=20,
         data=DataSpec("translated:mnist"),
-        evaluate=("affnist-like:mnist",),
+        measures=("accuracy:affnist-like:mnist",),
     )
 
 
 def on_multimnist(
-    table: str, row: str, model: str, loss: LossSpec, copies: int = 100, **fields: Any
+    table: str, row: str, model: str, task: Classify, copies: int = 100, **fields: Any
 ) -> Recipe:
     """Train on two overlapping digits, 60,000 x copies of them in one pass; both must be right."""
     return _recipe(
         table,
         row,
-        model_config(model, image_size=36, **fields),
-        loss,
+        model_config(model, **fields),
+        task,
         epochs=max(1, 20 // copies),
         data=DataSpec(f"multimnist:mnist,copies={copies}"),
     )
 
 
-def on_plain(table: str, row: str, data: str, model: str, loss: LossSpec) -> Recipe:
-    return _recipe(table, row, model_config(model), loss, epochs=20, data=DataSpec(data))
+def on_plain(table: str, row: str, data: str, model: str, task: Classify) -> Recipe:
+    return _recipe(table, row, model_config(model), task, epochs=20, data=DataSpec(data))
 
 
-def _recipe(table: str, row: str, model: Any, loss: LossSpec, **fields: Any) -> Recipe:
+def _recipe(table: str, row: str, model: Any, task: Classify, **fields: Any) -> Recipe:
     return Recipe(
         paper="robustness",
         table=table,
         row=row,
         batch_size=128,
         model=model,
-        loss=loss,
+        task=task,
         optimiser=OptimiserSpec("adam", lr=1e-3),
         schedule=ScheduleSpec("one_cycle"),
         hardware=HardwareSpec(precision="bf16", compile="auto"),

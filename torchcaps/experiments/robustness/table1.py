@@ -66,7 +66,7 @@ ONCE = add_table(
     )
 )
 
-for row, model, loss, claim in (
+for row, model, task, claim in (
     ("CapsNet", "capsnet", MARGIN, "CapsNet with dynamic routing"),
     ("CapsNet-NoR", "capsnet-nor", MARGIN, "CapsNet without routing"),
     ("Aff-CapsNet-DR", "aff-capsnet-dr", MARGIN, "A shared transform and dynamic routing"),
@@ -79,7 +79,7 @@ for row, model, loss, claim in (
     printed = TABLE.rows[row].get("AffNIST")
     value = f"{printed} % on affNIST in the paper" if printed else "no value in the paper"
     fields = {"num_iters": 2} if row == "EM-CapsNet" else {}
-    made = on_affnist("table1", row, model, loss, **fields)
+    made = on_affnist("table1", row, model, task, **fields)
     if row == "EM-CapsNet":  # its activations hardly move at the others' rate
         made = replace(made, optimiser=replace(made.optimiser, lr=5e-3))
     if row == "ConvNet-Modern":

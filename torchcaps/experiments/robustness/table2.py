@@ -26,9 +26,9 @@ TABLE = add_table(
 )
 
 for row, (fields, printed) in FACTORS.items():
-    loss = SOFTMAX if row == "cross entropy" else MARGIN
+    task = SOFTMAX if row == "cross entropy" else MARGIN
     add(
         f"table2/{slug(row)}",
         f"Aff-CapsNet, {row}: {printed[1]} % on affNIST in the paper.",
-        on_affnist("table2", row, "aff-capsnet", loss, **fields),
+        on_affnist("table2", row, "aff-capsnet", task, **fields),
     )

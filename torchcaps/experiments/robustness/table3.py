@@ -29,8 +29,8 @@ TABLE = add_table(
 
 for model, values in PRINTED.items():
     for side, value in values.items():
-        name, loss = model.lower(), MARGIN if model == "CapsNet" else SOFTMAX
+        name, task = model.lower(), MARGIN if model == "CapsNet" else SOFTMAX
         said = f"{value[1]} % on affNIST in the paper" if value else "not printed"
-        made = on_affnist("table3", f"{model}, {side}x{side}", name, loss, kernel_size=side)
+        made = on_affnist("table3", f"{model}, {side}x{side}", name, task, kernel_size=side)
         made = replace(made, epochs=10)
         add(f"table3/{name}-k{side}", f"{model} with kernels of {side}: {said}.", made)

@@ -1,6 +1,6 @@
 import torch
 
-from torchcaps.routing.fixed_point import Solver, _mix, anderson, fixed_point
+from torchcaps.routing.equilibrium import Solver, _mix, anderson, fixed_point
 
 EXACT = Solver(max_iters=100, tolerance=1e-12, damping=1e-10)
 

@@ -8,15 +8,22 @@ does. Sixteen units that differ by chance score about 0.4; the shares' mean over
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from matplotlib.figure import Figure
 from torch import Tensor
 
+from torchcaps.analysis.figure import new_figure
+from torchcaps.analysis.measures import Measure, register_measure
 from torchcaps.analysis.robustness import Factor, Transform, transformed
+from torchcaps.data import Dataset, Split
 from torchcaps.errors import TorchcapsError
 from torchcaps.models import CapsuleModel
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 AMOUNTS: dict[Factor, tuple[float, ...]] = {
     "rotation": tuple(range(-20, 21, 5)),
@@ -32,17 +39,14 @@ AMOUNTS: dict[Factor, tuple[float, ...]] = {
 def units(model: CapsuleModel, images: Tensor, labels: Tensor) -> Tensor:
     """What a model says of each image, as one vector. images [B,C,H,W], labels [B] -> [B,E]
 
-    The capsule of the image's class; where capsules are not one a class, all of them; where there
-    are none, the channels of the last feature maps, averaged over positions.
+    The capsule of the image's class; where capsules are not one a class, the model's usual
+    representation.
     """
-    output = model(images, reconstruct=False)
-    if output.capsules is None:
-        if output.features is None:
-            raise TorchcapsError(f"{type(model).__name__} shows neither capsules nor features.")
-        return output.features.flatten(2).mean(2)
-    if output.capsules.shape[1] != output.logits.shape[1]:
-        return output.capsules.flatten(1)
-    return output.capsules[torch.arange(len(labels), device=labels.device), labels]
+    output = model.encode(images)
+    capsules, logits = output.capsules, output.logits
+    if capsules is None or logits is None or capsules.shape[:2] != logits.shape:
+        return next(iter(model.representations(images).values()))
+    return capsules[torch.arange(len(labels), device=labels.device), labels]
 
 
 @torch.no_grad()
@@ -59,9 +63,11 @@ def variance_shares(
         if callable(transform):
             raise TorchcapsError("A transformation of one's own needs its `amounts`.")
         amounts = AMOUNTS[transform]
-    of = model(images, reconstruct=False).logits.argmax(-1) if labels is None else labels
+    if labels is None:
+        logits = model.encode(images).logits
+        labels = torch.zeros(len(images)).long() if logits is None else logits.argmax(-1)
     vectors = torch.stack(
-        [units(model, transformed(images, transform, a), of).float() for a in amounts]
+        [units(model, transformed(images, transform, a), labels).float() for a in amounts]
     )
     variance = vectors.double().var(0)
     return (variance / variance.sum(-1, keepdim=True).clamp_min(1e-300)).cpu().numpy()
@@ -83,9 +89,23 @@ def compactness(
     return from_uniform(variance_shares(model, images, transform, amounts, labels))
 
 
-def draw_compactness(scores: dict[str, dict[str, float]]) -> Figure:
+def compactness_numbers(model: CapsuleModel, split: Split) -> dict[str, float]:
+    """The mean score of each factor's images, and the score of the images' mean shares."""
+    numbers = {}
+    for factor in AMOUNTS:
+        parts = [
+            variance_shares(model, batch.images, factor, labels=batch.labels)
+            for batch in split.batches(500)
+        ]
+        shares = np.concatenate(parts)
+        numbers[f"compactness_{factor}"] = float(from_uniform(shares).mean())
+        numbers[f"compactness_pooled_{factor}"] = float(from_uniform(shares.mean(0)))
+    return numbers
+
+
+def draw_compactness(scores: dict[str, dict[str, float]]) -> "Figure":
     """A group of bars a factor, a bar a model. scores: model -> factor -> mean score"""
-    figure = Figure(figsize=(8, 3.4), layout="constrained")
+    figure = new_figure(8, 3.4)
     axes = figure.subplots()
     factors = list(next(iter(scores.values())))
     width = 0.8 / len(scores)
@@ -96,3 +116,15 @@ def draw_compactness(scores: dict[str, dict[str, float]]) -> Figure:
     axes.set(ylabel="compactness, nats")
     axes.legend(frameon=False)
     return figure
+
+
+METRICS = [f"compactness{kind}_{factor}" for factor in AMOUNTS for kind in ("", "_pooled")]
+
+
+@register_measure("compactness", METRICS)
+@dataclass
+class Compactness(Measure):
+    """How few units of a class capsule react to each of six factors: by image, and pooled."""
+
+    def score(self, model: CapsuleModel, data: Dataset, split: Split) -> dict[str, float]:
+        return compactness_numbers(model, split)

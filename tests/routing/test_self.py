@@ -5,7 +5,7 @@ import torch
 
 from torchcaps.errors import TorchcapsError
 from torchcaps.routing import self_routing, self_routing_reference
-from torchcaps.routing.self_routing import BLOCKS, route_logits
+from torchcaps.routing.self import BLOCKS, route_logits
 
 B, I, J, D, E = 2, 7, 5, 3, 11
 

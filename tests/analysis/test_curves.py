@@ -1,0 +1,35 @@
+from dataclasses import replace
+
+from torchcaps.analysis import draw_curves
+from torchcaps.cli import main
+from torchcaps.train.loop import start
+from torchcaps.train.run import by_name
+
+
+def test_curves_of_runs_with_one_row_are_told_apart(tiny_recipe, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    runs = [
+        start(replace(tiny_recipe, epochs=2, seed=seed, row=row), tmp_path / name)
+        for name, row, seed in (("a", "same", 0), ("b", "same", 0), ("c", "same", 1), ("d", "x", 0))
+    ]
+    named = by_name(r.folder for r in runs)
+    assert list(named) == ["same, seed 0 (a)", "same, seed 0 (b)", "same, seed 1", "x"]
+    figures = draw_curves({name: run.metrics() for name, run in by_name(["a", "d"]).items()})
+    assert set(figures) == {"loss", "parts", "accuracy"}
+    for kind, lines in (("loss", 4), ("parts", 4), ("accuracy", 2)):
+        found = figures[kind].axes[0].lines
+        assert [len(line.get_xdata()) for line in found] == [2] * lines
+    assert main(["curves", "a", "c", "--out", "f/6.png"]) == 0
+    assert (tmp_path / "f/6-parts.png").stat().st_size > 1000
+    runs[0].metrics_file.unlink()
+    assert main(["curves", "a"]) == 1
+    assert "has ended an epoch" in capsys.readouterr().err
+
+
+def test_one_epoch_is_a_point_with_whole_ticks():
+    line = {"epoch": 0, "step": 3, "lr": 0.1, "train_loss": 1.0, "val_accuracy": 0.5}
+    for figure in draw_curves({"a": [line]}).values():
+        (axes,) = figure.axes
+        assert axes.lines[0].get_marker() == "o"
+        low, high = axes.get_xlim()
+        assert all(tick == int(tick) for tick in axes.get_xticks() if low <= tick <= high)

@@ -1,0 +1,82 @@
+"""Views by name: why one does not apply, arrays, drawings."""
+
+import numpy as np
+import pytest
+import torch
+
+import torchcaps
+from tests.conftest import TINY_CAPSNET
+from tests.models.test_registry import small
+from torchcaps.analysis.mistakes import by_class, worst_mistakes
+from torchcaps.analysis.views import get_view, views
+from torchcaps.data import Split
+from torchcaps.errors import TorchcapsError
+from torchcaps.models import Output
+
+MODELS = ["capsnet", "convnet-cr", "convnet-avg", "em-capsnet", "inverted-simple", "mcae",
+          "mcae-pretrain", "sr-capsnet", "view-capsnet"]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def few():
+    images = (255 * torch.rand(40, 1, 24, 24)).byte()
+    split = Split(images, torch.arange(40) % 7)
+    return torchcaps.data.Dataset("few", split, split, split, tuple("abcdefg"))
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("view", views(), ids=lambda v: v.name)
+def test_every_view_of_every_family_is_drawn_or_says_why_not(name, view, few):
+    model = small(name).eval()
+    reason = view.applies(model, few)
+    if reason:
+        assert reason.endswith(".") and reason[0].isupper()
+        return
+    arrays = view.compute(model, few)
+    assert arrays and all(isinstance(a, np.ndarray) for a in arrays.values())
+    assert view.draw({name: arrays}).axes
+    assert view.title and view.words.endswith(".")
+
+
+def test_what_applies_to_whom(few):
+    applies = {
+        name: {v.name for v in views() if not v.applies(small(name).eval(), few)} for name in MODELS
+    }
+    classes = {"classes", "mistakes", "rotation"}
+    assert applies["capsnet"] == {*classes, "reconstructions", "units", "where"}
+    assert applies["mcae-pretrain"] == {"masked"}
+    assert applies["convnet-avg"] == classes
+    with pytest.raises(TorchcapsError, match="Did you mean 'where'"):
+        get_view("wher")
+
+
+class Says(torch.nn.Module):
+    """The class that the first pixel names, as sure as the second."""
+
+    provides = frozenset({"logits"})
+
+    def encode(self, images):
+        said = (images[:, 0, 0, 0] * 255).round().long()
+        scores = torch.zeros(len(images), 3)
+        scores[torch.arange(len(images)), said] = images[:, 0, 0, 1]
+        return Output(scores, scores)
+
+
+def test_mistakes_are_sorted_by_how_sure_the_model_was():
+    images = torch.zeros(5, 1, 2, 2, dtype=torch.uint8)
+    images[:, 0, 0, 0] = torch.tensor([0, 1, 2, 1, 0])
+    images[:, 0, 0, 1] = torch.tensor([200, 100, 250, 150, 90])
+    split = Split(images, torch.tensor([0, 0, 1, 2, -1]))
+    found = worst_mistakes(Says(), split, 8)
+    assert found["labels"].tolist() == [1, 2, 0] and found["said"].tolist() == [2, 1, 1]
+    assert np.array_equal(found["images"][0] * 255, images[2].numpy())
+    accuracy, count = by_class(Says(), split)
+    assert accuracy.tolist()[:2] == [0.5, 0.0] and count.tolist() == [2, 1, 1]
+
+
+def test_a_model_without_mistakes_has_a_picture_too(digits):
+    view = get_view("mistakes")
+    nothing = {"images": np.zeros((0, 1, 2, 2)), "classes": np.array(["a"])}
+    assert view.draw({"x": {**nothing, "labels": np.zeros(0), "said": np.zeros(0)}}).texts
+    model = torchcaps.create_model("capsnet", **TINY_CAPSNET)
+    assert view.draw({"x": view.compute(model, digits)}).axes

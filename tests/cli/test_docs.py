@@ -1,0 +1,42 @@
+"""README and docs hold what the program prints, and only commands and files that there are."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from torchcaps.cli.commands import COMMANDS
+from torchcaps.cli.docs import BLOCK, filled
+from torchcaps.experiments import recipes
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_tables_are_those_that_the_program_makes(page, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    text = page.read_text()
+    assert filled(text) == text, "make docs"
+    assert text.count("<!-- end -->") == len(BLOCK.findall(text))
+
+
+def test_a_number_typed_by_hand_is_noticed(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    text = (ROOT / "README.md").read_text()
+    typed = re.sub(r"\| CapsNet \| \d", "| CapsNet | 1", text, count=1)
+    assert typed != text and filled(typed) == text
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=lambda p: p.name)
+def test_commands_recipes_and_links_are_there(page):
+    text = page.read_text()
+    for command in re.findall(r"(?m)^    torchcaps (\w+)", text):
+        assert command in COMMANDS, command
+    known = recipes()
+    for recipe in re.findall(r"(?m)^    torchcaps train ([\w/-]+)", text):
+        assert recipe in known or recipe == "RECIPE", recipe
+    for link in re.findall(r"\]\(([^)#]+)\)", text):
+        assert link.startswith("http") or (page.parent / link).exists(), link
+    for path in re.findall(r"`(torchcaps/[\w/]+\.py|benchmarks/\w+\.py)`", text):
+        assert (ROOT / path).exists(), path

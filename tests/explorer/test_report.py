@@ -1,0 +1,118 @@
+"""One page that needs nothing else, for one run, several, unlike ones, unfinished ones."""
+
+import re
+from dataclasses import replace
+
+import pytest
+import torch
+from PIL import Image
+
+from tests.conftest import TINY_CAPSNET
+from torchcaps.cli import main
+from torchcaps.explorer.report import in_words, without_folders, write_report
+from torchcaps.models.registry import model_config
+from torchcaps.train.loop import start
+from torchcaps.train.recipe import DataSpec
+from torchcaps.train.run import Run
+from torchcaps.train.setup import set_up
+from torchcaps.train.tasks import Classify
+from torchcaps.train.training import Training
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("report") / "run"
+    words = ["--epochs", "1", "--batch-size", "500", "--model.channels", "4"]
+    words += ["--model.num-types", "2", "--model.hidden", "8", "--measures"]
+    assert main(["train", "demo/capsnet", *words, "--out", str(folder)]) == 0
+    return folder
+
+
+def test_a_page_holds_every_view_and_needs_nothing_else(run, tmp_path):
+    out = tmp_path / "report.html"
+    assert main(["report", str(run), "--out", str(out)]) == 0
+    text = out.read_text()
+    assert not re.search(r'(src|href)="(?!data:|#)', text) and "http" not in re.sub(
+        r'xmlns(:\w+)?="[^"]+"|"http[^"]+"', "", text
+    )
+    titles = ["Training", "Each class", "Worst mistakes", "Accuracy against rotation"]
+    titles += ["Reconstructions", "What units draw", "Where classes look", "Results"]
+    for title in (*titles, "Where the numbers come from"):
+        assert f"<h2>{title}" in text
+    contents = re.findall(r'<a href="#([\w-]+)"', text)
+    assert len(contents) == 9 and set(contents) == set(re.findall(r'<section id="([\w-]+)"', text))
+    assert re.search(r"CapsNet is right on [\d.]+ % of 500 test images of digits", text)
+    assert "currentColor" in text and "<svg" in text
+    names = {p.stem for p in (run / "figures").glob("*.png")}
+    assert {"training-loss", "training-parts", "classes", "mistakes", "units", "where"} <= names
+
+
+def test_ids_of_figures_do_not_clash(run, tmp_path):
+    text = write_report([run], tmp_path / "x.html").read_text()
+    ids = re.findall(r' id="([^"]+)"', text)
+    assert len(ids) == len(set(ids)) > 10
+
+
+def test_unlike_runs_stand_side_by_side(run, tiny_recipe, tmp_path):
+    """Another data set, image size, task and model: each is looked at on its own images."""
+    for number in range(80):
+        folder = tmp_path / "secret/photos" / f"class {number % 4}"
+        folder.mkdir(parents=True, exist_ok=True)
+        pixels = torch.randint(0, 255, (24, 20, 3), dtype=torch.uint8).numpy()
+        Image.fromarray(pixels).save(folder / f"{number}.png")
+    other = start(
+        replace(
+            tiny_recipe, epochs=2, batch_size=20, row="photos",
+            data=DataSpec(f"folder:{tmp_path}/secret/photos,size=20"),
+            model=model_config("convnet-avg-small", channels=(4, 4), kernel_size=5),
+            task=Classify("cross_entropy"),
+        ),
+        tmp_path / "other",
+    )  # fmt: skip
+    text = write_report([run, other.folder], tmp_path / "both.html").read_text()
+    assert "What the runs do differently" in text and "accuracy, photos" in text
+    assert "Not of photos: It has no decoder" in text
+    assert str(tmp_path) not in text and "secret" not in text
+
+
+def test_a_run_that_is_on_its_way_has_a_page_too(tiny_recipe, tmp_path):
+    resolved, parts = set_up(replace(tiny_recipe, row="on its way"))
+    training = Training(resolved, parts, Run.create(resolved, tmp_path / "run"))
+    training.step()
+    training.save()
+    text = write_report([tmp_path / "run"]).read_text()
+    assert "on its way has not validated yet." in text and "stopped" in text
+
+
+def test_class_names_are_text_and_nothing_else(tiny_recipe, tmp_path):
+    for number in range(80):
+        folder = tmp_path / "photos" / ("<script>alert(1)<" if number % 2 else "猫 & 犬")
+        folder.mkdir(parents=True, exist_ok=True)
+        pixels = torch.randint(0, 255, (28, 28), dtype=torch.uint8).numpy()
+        Image.fromarray(pixels).save(folder / f"{number}.png")
+    recipe = replace(
+        tiny_recipe, epochs=1, batch_size=20, row="<b>bold</b>",
+        data=DataSpec(f"folder:{tmp_path}/photos,size=28,mode=L"),
+        model=model_config("capsnet", **TINY_CAPSNET),
+    )  # fmt: skip
+    text = write_report([start(recipe, tmp_path / "run").folder]).read_text()
+    assert "<script>" not in text and "<b>" not in text and "&lt;b&gt;bold" in text
+    assert "猫" in text
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ("digits", "digits"),
+        ("folder:/home/me/photos,size=64", "photos"),
+        ("rotated:folder:~/me/photos,degrees=30", "rotated of photos (degrees 30)"),
+        ("affnist-like:mnist,copies=4,shift=8", "affnist-like of mnist (shift 8)"),
+    ],
+)
+def test_data_sets_have_names_for_people(spec, words):
+    assert in_words(spec) == words
+
+
+def test_commands_show_nobodys_folders():
+    said = without_folders("torchcaps train a/b --data folder:/home/me/photos,size=64 --out ~/x/y")
+    assert said == "torchcaps train a/b --data folder:…/photos,size=64 --out …/y"

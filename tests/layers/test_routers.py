@@ -1,0 +1,81 @@
+"""A routing that is written here and nowhere else works everywhere."""
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import nn
+
+import torchcaps
+from tests.conftest import TINY_CAPSNET
+from torchcaps.analysis.tour import tour
+from torchcaps.explorer import write_report
+from torchcaps.layers import EM, Capsules, ConvCaps, DenseCaps, Router, register_router
+from torchcaps.layers.routers import make_router, routers
+from torchcaps.routing import uniform_routing
+from torchcaps.train.loop import start
+
+
+@register_router("favourite")
+@dataclass(frozen=True)
+class Favourite(Router):
+    """Every child gives each parent a share that the parent has learned."""
+
+    sharpness: float = 1.0
+
+    def parts(self, sizes):
+        return {"liked": nn.Parameter(torch.linspace(0, 1, sizes.out_caps))}
+
+    def __call__(self, layer, poses, activations, weight, *, window, coupling, impl):
+        shares = (self.sharpness * layer.liked).softmax(0)
+        parents, even = uniform_routing(
+            poses, weight, squash=False, window=window, coupling=coupling, impl=impl
+        )
+        shares = shares * len(shares)
+        return Capsules(parents * shares[:, None], None, None if even is None else even * shares)
+
+
+def test_in_layers():
+    dense = DenseCaps(6, 4, 3, 5, routing="favourite")
+    conv = ConvCaps(2, 4, 3, 5, routing=Favourite(sharpness=2.0))
+    for layer, poses, shape in (
+        (dense, (2, 6, 4), (2, 3, 5)),
+        (conv, (2, 5, 5, 2, 4), (2, 3, 3, 3, 5)),
+    ):
+        found = layer(torch.randn(poses), coupling=True)
+        assert found.poses.shape == shape
+        torch.testing.assert_close(found.coupling.sum(-1), torch.ones(found.coupling.shape[:-1]))
+        found.poses.square().sum().backward()
+        assert layer.liked.grad.abs().sum() > 0
+    assert "Favourite(sharpness=2.0)" in repr(conv) and "18 of 4 -> 3 of 5" in repr(conv)
+
+
+def test_in_a_model_the_tour_and_the_report(tiny_recipe, tmp_path, digits):
+    model = torchcaps.create_model("capsnet", routing="favourite", **TINY_CAPSNET)
+    names = {name for name, _ in model.named_parameters()}
+    assert "classes.liked" in names
+    steps = tour(model, digits)
+    inside = next(s for s in steps if s.what.startswith("in it"))
+    assert "Favourite" in inside.what and inside.where.startswith("tests/layers/test_routers.py")
+    from dataclasses import replace
+
+    run = start(
+        replace(tiny_recipe, epochs=1, batch_size=1000, model=model.config), tmp_path / "run"
+    )
+    text = write_report([run.folder]).read_text()
+    assert "Where classes look" in text and "What units draw" in text
+
+
+def test_a_router_is_options_alone():
+    """One object in two layers gives each its own parameters."""
+    em = EM(num_iters=2)
+    one, two = (DenseCaps(6, 4, 3, 4, routing=em, matrix=True) for _ in range(2))
+    assert one.router is two.router and one.beta_a is not two.beta_a
+    assert EM(num_iters=2) == em and repr(em) == "EM(num_iters=2, std=0.3, final_lambda=0.01)"
+
+
+@pytest.mark.parametrize("name", sorted(set(routers()) - {"favourite"}))
+def test_a_name_takes_the_options_that_it_has(name):
+    made = make_router(name, num_iters=7, squash=False, nothing=1)
+    assert getattr(made, "num_iters", 7) == 7 and not getattr(made, "squash", False)
+    assert made.function.__name__.endswith("_routing")

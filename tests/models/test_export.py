@@ -1,0 +1,82 @@
+"""Every family goes through torch.export and ONNX as it is, and answers the same for any batch."""
+
+import io
+
+import pytest
+import torch
+
+import torchcaps
+from tests.models.test_registry import small
+from torchcaps.errors import TorchcapsError
+from torchcaps.models import Output
+from torchcaps.models.registry import model_config
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*LeafSpec.*:FutureWarning", "ignore::DeprecationWarning"
+)  # torch's own
+onnxruntime = pytest.importorskip("onnxruntime")
+ONE_EACH = {model_config(name).family: name for name in reversed(torchcaps.list_models())}
+NAMES = sorted(
+    {*ONE_EACH.values(), "mcae-pretrain", "mcae", "mcae-vit", "sr-capsnet", "inverted-simple"}
+)
+BATCHES = (1, 7, 64)
+
+
+def disturbed(name):
+    """A model with noise on every weight: self-routing starts at zero and tells nothing then."""
+    if model_config(name).family == "timm":
+        pytest.skip("timm's networks are timm's to export")
+    model = small(name).eval()
+    noise = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for tensor in model.parameters():
+            tensor.add_(0.1 * torch.randn(tensor.shape, generator=noise))
+    return model
+
+
+def exported(model):
+    batch = torch.export.Dim("batch", min=1, max=4096)
+    return torch.export.export(model, (torch.rand(2, 1, 24, 24),), dynamic_shapes=({0: batch},))
+
+
+def leaves(output):
+    return [t for t in torch.utils._pytree.tree_leaves(output) if t is not None]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_torch_export_takes_a_bare_model_and_any_batch(name):
+    model = disturbed(name)
+    program = exported(model)
+    for batch in BATCHES:
+        images = torch.rand(batch, 1, 24, 24)
+        found, wanted = program.module()(images), model(images)
+        assert isinstance(found, Output) and len(found.layers) == len(wanted.layers)
+        for one, two in zip(leaves(found), leaves(wanted), strict=True):
+            torch.testing.assert_close(one, two, atol=1e-5, rtol=1e-4)
+    file = io.BytesIO()
+    torch.export.save(program, file)
+    file.seek(0)
+    again = torch.export.load(file).module()(images)
+    torch.testing.assert_close(leaves(again), leaves(wanted), atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_onnx_answers_like_the_model(name):
+    model = disturbed(name)
+    program = torch.onnx.export(exported(model), dynamo=True, opset_version=18, verbose=False)
+    session = onnxruntime.InferenceSession(program.model_proto.SerializeToString())
+    (given,) = session.get_inputs()
+    for batch in BATCHES:
+        images = torch.rand(batch, 1, 24, 24)
+        found = session.run(None, {given.name: images.numpy()})
+        wanted = leaves(model(images))
+        assert len(found) == len(wanted)
+        for one, two in zip(found, wanted, strict=True):
+            torch.testing.assert_close(torch.from_numpy(one), two, atol=1e-4, rtol=1e-4)
+
+
+def test_what_cannot_be_exported_says_so():
+    model = torchcaps.create_model("inverted-simple", num_iters="converged").eval()
+    with pytest.raises(TorchcapsError, match="give a number of passes"):
+        torch.export.export(model, (torch.rand(2, 3, 32, 32),))

@@ -1,0 +1,242 @@
+"""Commands that show: lists, reports, figures, tours, data sets, versions."""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from tyro.conf import Positional, arg
+
+from torchcaps.cli.parse import File, Folder, MaybeFile, Runs
+from torchcaps.cli.running import console, print_json
+from torchcaps.errors import TorchcapsError
+
+LISTED = ("models", "data", "recipes", "tasks", "routings", "measures")
+Kind = Literal["all", "models", "data", "recipes", "tasks", "routings", "measures", "runs"]
+
+
+def _run_line(run: Any) -> str:
+    try:
+        return f"{run.status}, {run.name}"
+    except TorchcapsError as error:
+        return str(error)
+
+
+def list_(kind: Annotated[Kind, Positional] = "all", /, json: bool = False) -> None:
+    """Models, data sets, recipes, tasks, routings and measures, a line each; or one's runs.
+
+    Examples: torchcaps list · torchcaps list recipes · torchcaps list runs · torchcaps list --json
+
+    Args:
+        kind: What is listed.
+        json: Whether the list is printed as JSON.
+    """
+    from torchcaps.cli.catalog import read
+
+    if kind == "runs":
+        from torchcaps.train.run import Run
+
+        found = {"runs": {str(run.folder): _run_line(run) for run in Run.list()}}
+    else:
+        known = read()
+        found = {k: known[k] for k in LISTED if kind in ("all", k)}
+    if json:
+        return print_json(found)
+    for title, lines in found.items():
+        if kind == "all":
+            console.print(f"\n[bold]{title}[/bold]")
+        width = max(map(len, lines), default=0)
+        for name, summary in lines.items():
+            # never cut, whatever the width: names are there to be copied
+            console.print(
+                f"{name:{width}}  {summary}", soft_wrap=True, highlight=False, markup=False
+            )
+
+
+def report(runs: Runs, /, out: MaybeFile = None) -> None:
+    """One HTML file about one run or several side by side, with every figure in it.
+
+    Example: torchcaps report runs/demo/capsnet runs/demo/convnet-avg --out report.html
+
+    Args:
+        runs: Folders of runs, finished or not.
+        out: The page; default: report.html in the first run's folder.
+    """
+    from torchcaps.explorer import write_report
+
+    if not runs:
+        raise TorchcapsError("Name at least one run: torchcaps report runs/demo/capsnet.")
+    console.print(f"wrote {write_report(list(runs), out)}")
+
+
+def traverse(
+    runs: Runs,
+    /,
+    image: int = 0,
+    units: int = 4,
+    out: File = Path("traverse.png"),
+    data_root: Folder = None,
+) -> None:
+    """Draw what single units of the class capsule do: perturb one, decode (robustness, Figure 4).
+
+    Squashed units move by 0.05 within 0.2, others by 2 within 8, as in the paper.
+
+    Example: torchcaps traverse runs/robustness-table5-capsnet-s0 --out figure4.png
+
+    Args:
+        runs: Finished runs of models with a decoder, drawn side by side.
+        image: The number of the test image.
+        units: How many units are drawn, the first ones.
+        out: The figure.
+        data_root: The folder of the data sets.
+    """
+    from torchcaps.analysis.drawing import draw_traversals, value_range
+    from torchcaps.analysis.drawing import traverse as move
+    from torchcaps.analysis.figure import save_figure
+    from torchcaps.train.load import data_of, load
+    from torchcaps.train.run import by_name
+
+    if not runs:
+        raise TorchcapsError("Name at least one run: torchcaps traverse runs/demo/capsnet.")
+    drawn = {}
+    for name, run in by_name(runs).items():
+        model, test = load(run.folder), data_of(run.recipe().data, data_root).test
+        if not 0 <= image < len(test):
+            raise TorchcapsError(f"There is no test image {image}: they are 0 to {len(test) - 1}.")
+        batch = test.batch(slice(image, image + 1))
+        values = value_range(model, batch.images[0])
+        label = int(batch.labels.reshape(-1)[0])
+        drawn[name] = move(model, batch.images[0], values=values, label=label)[:units], values
+    out.parent.mkdir(parents=True, exist_ok=True)
+    save_figure(draw_traversals(drawn), out, dpi=150)
+    console.print(f"wrote {out}")
+
+
+def curves(runs: Runs, /, out: File = Path("curves.png")) -> None:
+    """Draw losses and validation accuracy of runs against epochs, finished or not (mcae, Figure 6).
+
+    Example: torchcaps curves runs/mcae-table1-imagenette-s0 runs/mcae-table1-imagenette-scratch-s0
+
+    Args:
+        runs: Folders of runs, drawn into one figure.
+        out: The figure; further ones are called after what they show.
+    """
+    from torchcaps.analysis.curves import draw_curves
+    from torchcaps.analysis.figure import save_figure
+    from torchcaps.train.run import by_name
+
+    found = {name: run.metrics() for name, run in by_name(runs).items()}
+    if not any(found.values()):
+        raise TorchcapsError("Name at least one run that has ended an epoch.")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    for kind, figure in draw_curves(found).items():
+        path = out if kind == "loss" else out.with_stem(f"{out.stem}-{kind}")
+        save_figure(figure, path, dpi=150)
+        console.print(f"wrote {path}")
+
+
+def tour(
+    model: Annotated[str, Positional, arg(metavar="MODEL")],
+    data: Annotated[str, Positional, arg(metavar="DATA")] = "digits",
+    /,
+    data_root: Folder = None,
+    json: bool = False,
+) -> None:
+    """Push one image through a model and print each step: file and line, what it is, its shape.
+
+    Example: torchcaps tour capsnet digits
+
+    Args:
+        model: A model, from `torchcaps list models`.
+        data: A data set, from `torchcaps list data`.
+        data_root: The folder of the data sets.
+        json: Whether the steps are printed as JSON.
+    """
+    import textwrap
+    from dataclasses import asdict
+
+    from rich.markup import escape
+
+    from torchcaps.analysis.tour import tour as walk
+    from torchcaps.data import load as load_data
+    from torchcaps.models import create_model
+
+    loaded = load_data(data, data_root)
+    channels, size, _ = loaded.image_shape
+    classes = max(1, loaded.num_classes)
+    made = create_model(model, in_channels=channels, image_size=size, num_classes=classes)
+    steps = walk(made, loaded)
+    if json:
+        return print_json([asdict(s) for s in steps])
+    for number, step in enumerate(steps, 1):
+        what = textwrap.fill(step.what, console.width - 5, subsequent_indent=" " * 4)
+        console.print(f"[bold]{number:2}[/bold]  {escape(what)}", highlight=False)
+        shape = f"{list(step.shape)}  {step.letters}"
+        console.print(f"    [dim]{step.where}[/dim]  {escape(shape)}", highlight=False)
+
+
+def data(
+    action: Annotated[Literal["get", "check", "show"], Positional],
+    name: Annotated[str, Positional, arg(metavar="DATA")],
+    /,
+    data_root: Folder = None,
+    out: MaybeFile = None,
+    json: bool = False,
+) -> None:
+    """Fetch a data set, check its files, or draw a contact sheet of it.
+
+    Examples: torchcaps data show digits · torchcaps data get mnist · torchcaps data check cifar10
+
+    Args:
+        action: get: download what is missing; check: read it all and verify; show: draw a sheet.
+        name: A data set, from `torchcaps list data`.
+        data_root: The folder of the data sets; default: the platform's cache folder.
+        out: The PNG that `show` writes; default: <name>.png.
+        json: Whether the facts are printed as JSON.
+    """
+    from torchcaps.data import load as load_data
+    from torchcaps.data.registry import check
+
+    checked = check(name, data_root) if action == "check" else None
+    loaded = load_data(name, data_root)
+    facts: dict[str, Any] = {"name": loaded.name}
+    facts |= {"train": len(loaded.train), "val": len(loaded.val), "test": len(loaded.test)}
+    facts |= {"image": list(loaded.image_shape), "classes": loaded.num_classes}
+    facts |= {"note": loaded.note}
+    if checked is not None:
+        facts["checked"] = checked or "its contents (nothing that mirrors serve as it is)"
+    if action == "show":
+        from torchcaps.analysis.contact import contact_sheet
+        from torchcaps.analysis.figure import save_figure
+
+        path = out or Path(name.replace("/", "-").replace(":", "-").replace(",", "-") + ".png")
+        save_figure(contact_sheet(loaded), path, dpi=140)
+        facts["sheet"] = str(path)
+    if json:
+        return print_json(facts)
+    console.print("  ".join(f"{k} {v}" for k, v in facts.items() if v != ""))
+
+
+def version(json: bool = False) -> None:
+    """Versions of torchcaps and of what it stands on.
+
+    Args:
+        json: Whether the versions are printed as JSON.
+    """
+    from torchcaps import __version__
+    from torchcaps.train.record import commit, versions
+
+    found = {"torchcaps": __version__, "commit": commit(), **versions()}
+    if json:
+        return print_json(found)
+    console.print("  ".join(f"{k} {v}" for k, v in found.items()))
+
+
+def completion(shell: Annotated[Literal["bash", "zsh"], Positional], /) -> None:
+    """A script for ~/.bashrc or ~/.zshrc that completes commands, recipes and their fields.
+
+    Args:
+        shell: The shell that reads it.
+    """
+    from torchcaps.cli.commands import COMMANDS
+    from torchcaps.cli.completion import completion_script
+
+    print(completion_script(shell, list(COMMANDS)))

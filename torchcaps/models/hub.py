@@ -1,0 +1,67 @@
+"""A model as a folder: weights, configuration, card; and that folder on the Hugging Face hub.
+
+`huggingface_hub` takes a third of a second to import, so it is imported where it is used.
+"""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from safetensors.torch import save_file
+from torch import nn
+
+CHOSEN = {"val": "validation", "test": "test"}
+"""The split that chose an epoch, in words."""
+
+
+def write_folder(folder: Path, model: nn.Module, config: dict[str, Any], card: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    weights = {name: t.detach().cpu().contiguous() for name, t in model.state_dict().items()}
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    (folder / "README.md").write_text(card)
+
+
+def upload(save: Callable[[Path], None], repository: str, **options: Any) -> str:
+    from huggingface_hub import HfApi
+
+    api = HfApi()
+    url = api.create_repo(repository, exist_ok=True, **options)
+    with TemporaryDirectory() as folder:
+        save(Path(folder))
+        api.upload_folder(repo_id=repository, folder_path=folder)
+    return str(url)
+
+
+def download(repository: str, **options: Any) -> Path:
+    from huggingface_hub import snapshot_download
+
+    return Path(snapshot_download(repository, **options))
+
+
+def model_card(
+    family: str, config: dict[str, Any], parameters: int, record: dict[str, Any] | None
+) -> str:
+    """A card with the numbers that the run measured, and nothing that it did not."""
+    lines = [
+        "---", "library_name: torchcaps", "license: apache-2.0", "tags: [capsules]", "---",
+        f"# {family}",
+        f"{parameters:,} parameters. Load it with `torchcaps.load(\"<this repository>\")`.",
+        "## Configuration", "| field | value |", "| --- | --- |",
+        *(f"| {name} | {value} |" for name, value in config.items()),
+    ]  # fmt: skip
+    if record:
+        lines += ["## Measured", "| data | split | metric | value |", "| --- | --- | --- | --- |"]
+        lines += [
+            f"| {r['data']} | {r['split']} | {r['metric']} | {r['value']:.4f} |"
+            for r in record["results"]
+        ]
+        recipe = record["recipe"]
+        lines += [
+            f"\nRecipe `{recipe['name']}`, seed {recipe['seed']}, commit `{record['commit']}`, "
+            f"{record['device']}, {record['date']}. The checkpoint was chosen on "
+            f"{CHOSEN[recipe.get('stop_on', 'val')]} data."
+        ]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,172 @@
+"""results/<paper>.jsonl: a line for every measured number, written by the program alone.
+
+Nobody changes a line. What is learned about one later is a line of its own, an amendment, with the
+commit, date and device of whoever wrote it; it speaks of the lines above it that it matches.
+
+    {"kind": "note",      "match": {…}, "note": …}        a remark
+    {"kind": "supersede", "match": {…}, "because": …}     the lines count no more
+    {"kind": "rename",    "match": {…}, "data": …}        the full name of the data set
+    {"kind": "digests",   "digests": {recipe: […]}}       the recipes of lines that carry no digest
+"""
+
+import json
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from torchcaps.errors import TorchcapsError
+
+Line = dict[str, Any]
+NEEDED = ("recipe", "seed", "protocol", "table", "row", "data", "split", "metric", "value", "date")
+RUN = ("recipe", "seed", "protocol", "date")
+"""What tells runs apart that were recorded before they had an identity."""
+
+
+def results_file(paper: str, folder: Path) -> Path:
+    if not re.fullmatch(r"[a-z0-9-]*", paper):
+        raise TorchcapsError(f"{paper!r} is no paper's short name: small letters, digits, dashes.")
+    return folder / f"{paper or 'other'}.jsonl"
+
+
+def run_of(line: Line) -> tuple[Any, ...]:
+    """The identity of a line's run."""
+    return (line["run"],) if "run" in line else tuple(line[name] for name in RUN)
+
+
+def parse_lines(path: Path) -> tuple[list[Line], list[str]]:
+    """Every line that can be read, amendments too; and which could not, by file and number."""
+    if not path.exists():
+        return [], []
+    lines, problems = [], []
+    for number, text in enumerate(path.read_bytes().split(b"\n"), 1):
+        if not text.strip():
+            continue
+        line = _parsed(text)
+        if line is not None and ("kind" in line or all(n in line for n in NEEDED)):
+            lines.append(line)
+        else:
+            problems.append(f"{path}:{number}: no whole line of results; it is left out.")
+    return lines, problems
+
+
+def _parsed(text: bytes) -> Line | None:
+    try:
+        line = json.loads(text)
+    except ValueError:
+        return None
+    return line if isinstance(line, dict) else None
+
+
+def read(path: Path) -> tuple[list[Line], list[str]]:
+    """Measured lines as their amendments have them, and what could not be read.
+
+    Superseded ones stay, with the reason under `superseded_by`.
+    """
+    whole, problems = parse_lines(path)
+    measured: list[Line] = []
+    for line in whole:
+        kind = line.get("kind")
+        if kind is None:
+            measured.append(dict(line))
+            continue
+        for earlier in measured:
+            if not _matches(earlier, line.get("match", {})):
+                continue
+            if kind == "note":
+                earlier["note"] = "; ".join(filter(None, (earlier.get("note"), line["note"])))
+            elif kind == "supersede":
+                earlier["superseded_by"] = line["because"]
+            elif kind == "rename":
+                earlier["data"] = line["data"]
+            elif kind == "digests" and "digest" not in earlier:
+                name = f"{earlier['recipe']} [{earlier['protocol']}]"
+                if name in line["digests"]:
+                    earlier["digest"], earlier["revision"] = line["digests"][name]
+    return measured, problems
+
+
+def newest(path: Path, fields: tuple[str, ...]) -> list[Line]:
+    """Lines of any kind, of those that agree in these fields the last one; in order of writing."""
+    found: dict[tuple[Any, ...], Line] = {}
+    for text in path.read_bytes().split(b"\n") if path.exists() else []:
+        line = _parsed(text) if text.strip() else None
+        if line is not None and fields[0] in line:
+            found[tuple(line.get(name) for name in fields)] = line
+    return list(found.values())
+
+
+def _matches(line: Line, wanted: dict[str, Any]) -> bool:
+    return all(line.get(name) == value for name, value in wanted.items())
+
+
+def append(path: Path, lines: Iterable[Line]) -> None:
+    """Write lines in one piece, one process at a time; half a line that a kill left is set aside.
+
+    The half goes to a file beside it, so that nothing is lost and nothing else suffers.
+    """
+    from filelock import FileLock
+
+    text = "".join(json.dumps(line) + "\n" for line in lines).encode()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(path.with_name(f".{path.name}.lock")), path.open("ab+") as file:
+        _end_last_line(path)
+        file.seek(0, os.SEEK_END)
+        before = file.tell()
+        try:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        except OSError as error:
+            os.truncate(path, before)
+            raise TorchcapsError(f"{path}: cannot be written ({error.strerror}).") from None
+
+
+def _end_last_line(path: Path) -> None:
+    """A line without its newline gets it; half a line goes to a file beside this one."""
+    data = path.read_bytes()
+    whole = data.rfind(b"\n") + 1
+    if whole == len(data):
+        return
+    if _parsed(data[whole:]) is not None:
+        with path.open("ab") as file:
+            file.write(b"\n")
+        return
+    with path.with_suffix(".torn").open("ab") as aside:
+        aside.write(data[whole:] + b"\n")
+    os.truncate(path, whole)
+
+
+def _key(line: Line) -> tuple[Any, ...]:
+    return *run_of(line), line["data"], line["split"], line["metric"], line.get("fit")
+
+
+def append_record(record: dict[str, Any], folder: Path, note: str = "") -> str:
+    """The lines of a run's record that the file does not hold yet; says what was done."""
+    recipe = record["recipe"]
+    path = results_file(recipe["paper"], folder)
+    shared = {name: recipe[name] for name in ("paper", "table", "row", "protocol", "seed")}
+    facts = {k: v for k, v in record.items() if k not in ("recipe", "results")}
+    lines = [{**shared, "recipe": recipe["name"], **r, **facts} for r in record["results"]]
+    known = {_key(line) for line in parse_lines(path)[0] if "kind" not in line}
+    new = [line for line in lines if _key(line) not in known]
+    if note:
+        provenance = {name: record[name] for name in ("command", "commit", "date", "device")}
+        match = {"run": record["run"]} if "run" in record else {n: lines[0][n] for n in RUN}
+        new.append({"kind": "note", "match": match, "note": note, **provenance})
+    if not new:
+        return f"already in {path}"
+    append(path, new)
+    return f"{len(new)} lines appended to {path}"
+
+
+def amend(
+    path: Path, kind: str, match: dict[str, Any], facts: dict[str, Any], where: dict[str, Any]
+) -> int:
+    """An amendment of the lines that match, and how many those are; none is an error."""
+    matched = sum(_matches(line, match) for line in read(path)[0])
+    if not matched:
+        raise TorchcapsError(f"{path}: no line has {match}.")
+    append(path, [{"kind": kind, "match": match, **facts, **where}])
+    return matched

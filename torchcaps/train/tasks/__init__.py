@@ -1,0 +1,29 @@
+"""Tasks: what a step minimises, what an evaluation counts, which number chooses a model."""
+
+from torchcaps.train.tasks.base import (
+    Task,
+    TaskConfig,
+    make_task,
+    register_task,
+    summaries,
+    task_class,
+    task_config,
+    tasks,
+)
+from torchcaps.train.tasks.classify import Classify
+from torchcaps.train.tasks.masked import Masked
+from torchcaps.train.tasks.reconstruct import Reconstruct
+
+__all__ = [
+    "Classify",
+    "Masked",
+    "Reconstruct",
+    "Task",
+    "TaskConfig",
+    "make_task",
+    "register_task",
+    "summaries",
+    "task_class",
+    "task_config",
+    "tasks",
+]

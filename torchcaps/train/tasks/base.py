@@ -1,0 +1,110 @@
+"""What every task shares: a module that owns its model and says what a step minimises."""
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from torchcaps.data import Batch, Dataset, Split
+from torchcaps.errors import TorchcapsError, nearest
+from torchcaps.models import CapsuleModel
+
+
+@dataclass(frozen=True)
+class TaskConfig:
+    """What a task is told; subclasses add its fields, and `register_task` names it."""
+
+    kind: ClassVar[str] = ""
+
+
+class Task(nn.Module):
+    """The module that training wraps and compiles: a model, and what is asked of it.
+
+    Its forward may call any method of the model. State of its own (buffers) is in the checkpoint.
+    """
+
+    metric: ClassVar[str] = "loss"
+    """The validation number that chooses a model."""
+    higher_is_better: ClassVar[bool] = False
+    needs_labels: ClassVar[bool] = False
+    pictures: ClassVar[tuple[str, ...]] = ()
+    """Views that are drawn a few times in a run."""
+    revision: ClassVar[int] = 1
+    """Raised when a change of the task's code changes what its recipes measure."""
+
+    def __init__(self, model: CapsuleModel, config: Any):
+        super().__init__()
+        self.model, self.config = model, config
+
+    def check(self, data: Dataset, cutmix: float) -> None:
+        """Say so where this task cannot be asked of the model and the data."""
+        del data
+        if cutmix and self.config.kind != "classify":
+            raise TorchcapsError("data.cutmix mixes labels, which only the task classify takes.")
+
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
+        """The `loss` of a batch, and its parts; scalars are logged, others go to `after_step`."""
+        raise NotImplementedError
+
+    def after_step(self, step: int, parts: dict[str, Tensor]) -> None:
+        """Once an update, eager, with the parts averaged over the whole batch and all processes.
+
+        step: how many updates there were before this one
+        """
+
+    @torch.no_grad()
+    def evaluate(self, split: Split, batch_size: int = 500) -> dict[str, float]:
+        """The mean of every scalar part over a split."""
+        sums: dict[str, Tensor] = {}
+        for batch in split.batches(batch_size):
+            for name, value in self(batch).items():
+                if value.ndim == 0:
+                    sums[name] = sums.get(name, 0) + value.float() * len(batch)
+        return {name: float(total) / len(split) for name, total in sums.items()}
+
+    @classmethod
+    def better(cls, new: float, old: float | None) -> bool:
+        """Of equals the later one, which has trained longer."""
+        return old is None or (new >= old if cls.higher_is_better else new <= old)
+
+
+T = TypeVar("T", bound=type[Task])
+_TASKS: dict[str, tuple[type[Task], type[TaskConfig]]] = {}
+
+
+def register_task(name: str, config: type[TaskConfig]) -> Callable[[T], T]:
+    """Make a task and its configuration known by a name that recipes can ask for."""
+
+    def add(kind: T) -> T:
+        config.kind = name
+        _TASKS[name] = kind, config
+        return kind
+
+    return add
+
+
+def tasks() -> dict[str, type[TaskConfig]]:
+    return {name: config for name, (_, config) in sorted(_TASKS.items())}
+
+
+def summaries() -> dict[str, str]:
+    """What each task is, in a line."""
+    modules = {name: sys.modules[kind.__module__] for name, (kind, _) in sorted(_TASKS.items())}
+    return {name: (module.__doc__ or "").split("\n")[0] for name, module in modules.items()}
+
+
+def task_config(name: Any) -> type[TaskConfig]:
+    if not isinstance(name, str) or name not in _TASKS:
+        raise TorchcapsError(f"There is no task {name!r}. {nearest(str(name), list(_TASKS))}")
+    return _TASKS[name][1]
+
+
+def task_class(config: TaskConfig) -> type[Task]:
+    return _TASKS[config.kind][0]
+
+
+def make_task(model: CapsuleModel, config: TaskConfig) -> Task:
+    return task_class(config)(model, config)
