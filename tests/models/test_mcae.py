@@ -35,9 +35,9 @@ def drawn(made, images, ratio=0.5):
     """Which patches were removed, the capsules of the others, and what is drawn of all."""
     visible = made.length - round(ratio * made.length)
     rows = visible_rows(len(images), made.length, visible, images.device, made.training)
-    removed = torch.ones(len(images), made.length, dtype=torch.bool).scatter(1, rows, False)
-    last = made.encode(images, rows).layers[-1]
-    return removed, last.poses, made.draw(last, rows)
+    output = made.encode(images, rows)
+    last = output.layers[-1]
+    return output.masked, last.poses, made.draw(last, rows)
 
 
 def test_patches_come_back():
@@ -152,7 +152,7 @@ def test_the_decoder_starts_with_a_signal():
     rows = visible_rows(4, made.length, made.length // 2, images.device, False)
     last = made.encode(images, rows).layers[-1]
     torch.testing.assert_close(
-        made.hidden_active.sigmoid(), last.activations.mean(), atol=1e-3, rtol=0
+        made.masked_active.sigmoid(), last.activations.mean(), atol=1e-3, rtol=0
     )
     seen = {}
     norm = made.decoder.norms[0]

@@ -100,7 +100,7 @@ def test_every_parameter_gets_a_gradient(name):
         loss = loss + output.reconstruction.sum()
     loss.backward()
     for parameter_name, parameter in model.named_parameters():
-        if parameter_name.startswith("hidden_"):  # of patches that were removed: none were
+        if parameter_name.startswith("masked_"):  # of patches that were removed: none were
             continue
         assert parameter.grad is not None and parameter.grad.abs().sum() > 0, parameter_name
 

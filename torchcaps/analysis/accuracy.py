@@ -90,7 +90,7 @@ def probabilities(output: Output) -> Tensor:
 
 @torch.no_grad()
 def claims(model: CapsuleModel, split: Split) -> tuple[Tensor, Tensor]:
-    """Of the labelled images. -> probabilities [N,Y], labels [N]"""
+    """What a model claims of the labelled images. -> probabilities [N,Y], labels [N]"""
     model.eval()
     labelled = split.labels.reshape(len(split.labels), -1)[:, 0] >= 0
     if not labelled.any():

@@ -32,9 +32,9 @@ class Masked(View):
         images = few(data, 8).images
         size, side, length = model.options.patch_size, model.side, model.length
         rows = visible_rows(len(images), length, length - length // 2, images.device, False)
-        removed = torch.ones(len(images), length, dtype=torch.bool, device=images.device)
-        removed = removed.scatter(1, rows, False)[..., None]
-        drawn = model.draw(model.encode(images, rows).layers[-1], rows).float()
+        output = model.encode(images, rows)
+        removed = output.masked[..., None]
+        drawn = model.draw(output.layers[-1], rows).float()
         patches, made = to_patches(images, size), model.patch_pixels(drawn, images)
         found = {
             "images": patches,

@@ -39,10 +39,10 @@ class Affine:
     num_draws = 5
 
     def sample(self, u: Tensor, images: Tensor) -> Tensor:
-        spread = 2 * u - 1
+        signed = 2 * u - 1
         scale = self.min_scale + (self.max_scale - self.min_scale) * u[:, 1:2].expand(-1, 2)
-        shift = self.shift * spread[:, 3:5]
-        return affine_matrix(self.degrees * spread[:, 0], scale, self.shear * spread[:, 2], shift)
+        shift = self.shift * signed[:, 3:5]
+        return affine_matrix(self.degrees * signed[:, 0], scale, self.shear * signed[:, 2], shift)
 
     def apply(self, images: Tensor, parameters: Tensor) -> Tensor:
         height, width = images.shape[2:]

@@ -78,9 +78,9 @@ def affnist_draw(size: int = 40, shift: float = 8) -> Draw:
     max_shift = shift
 
     def draw(images: Tensor, u: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        spread = 2 * u - 1
-        degrees, shear = 20 * spread[:, 0], 0.2 * spread[:, 1]
-        scale, shift = 1 + 0.2 * spread[:, 2:4], max_shift * spread[:, 4:6]
+        signed = 2 * u - 1
+        degrees, shear = 20 * signed[:, 0], 0.2 * signed[:, 1]
+        scale, shift = 1 + 0.2 * signed[:, 2:4], max_shift * signed[:, 4:6]
         drawn = warp(images, affine_matrix(degrees, scale, shear, shift), size)
         return drawn, {
             "degrees": degrees,

@@ -14,7 +14,7 @@ from torchcaps.errors import TorchcapsError
 from torchcaps.functional import draws
 
 MIXED = 0x5EED
-"""Of the seed, for what is pasted: other draws than those of the image itself."""
+"""A change of the seed for what is pasted: other draws than those of the image itself."""
 
 
 class Loader:

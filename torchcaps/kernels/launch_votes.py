@@ -15,7 +15,7 @@ SCORES = {"dot": 0, "gauss": 1}
 class Plan:
     rows: int
     parents: int
-    """That a program holds; fewer than all mean a first run for the denominators."""
+    """Parents that a program holds; fewer than all mean a first run for the denominators."""
     warps: int
     stages: int
     splits: int

@@ -43,7 +43,7 @@ class Shape:
 
     @property
     def copies(self) -> int:
-        """Of a pose's gradient: it is at another place of each of the windows that see it."""
+        """Copies of a pose's gradient: it is at another place of each of the windows that see it."""
         return (-(-self.kernel // self.stride)) ** 2
 
     @property
@@ -86,16 +86,16 @@ class Shape:
 
 @dataclass(frozen=True)
 class Tile:
-    """Of a kernel's program, as measured."""
+    """The tile of a kernel's program, as measured."""
 
     rows: int
-    """Of the products: batch x positions x pose rows."""
+    """Rows of the products: batch x positions x pose rows."""
     columns: int
     """Children x pose entries."""
     warps: int
     stages: int
     parents: int = 1
-    """That it takes together."""
+    """Parents that it takes together."""
 
 
 def pow2(n: int) -> int:

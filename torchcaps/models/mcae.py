@@ -12,7 +12,7 @@ sequence at all, and a test holds that their pixels change nothing but the loss.
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
 import torch
@@ -33,7 +33,7 @@ from torchcaps.layers.patches import (
     timm_blocks,
     to_patches,
 )
-from torchcaps.models.base import CapsuleModel, ModelConfig, Output
+from torchcaps.models.base import CapsuleModel, ModelConfig, Output, register_output
 from torchcaps.models.registry import register
 
 
@@ -79,6 +79,14 @@ class MCAEConfig(ModelConfig):
     """Width of the MLP decoder, as a share of the paper's."""
 
 
+@register_output
+@dataclass
+class MCAEOutput(Output):
+    masked: Tensor | None = field(
+        default=None, metadata={"letters": "[B,L]", "what": "patches that the model was not shown"}
+    )
+
+
 class MCAE(CapsuleModel):
     def __init__(self, config: MCAEConfig):
         super().__init__()
@@ -118,10 +126,10 @@ class MCAE(CapsuleModel):
         bare = 0 if router.activations else c.num_layers
         self.claims = nn.ModuleList(nn.Linear(c.dim, 1) for _ in range(bare))
         if c.stage == "pretrain":
-            self.hidden_pose = nn.Parameter(torch.randn(c.dim) * 0.02)
+            self.masked_pose = nn.Parameter(torch.randn(c.dim) * 0.02)
             # as loud as the others: those of self-routing sum to one over the capsules
             loudness = -math.log(c.num_caps - 1) if c.routing == "self" and c.num_caps > 1 else 0.0
-            self.hidden_active = nn.Parameter(torch.tensor(loudness))
+            self.masked_active = nn.Parameter(torch.tensor(loudness))
             self.decoder = self._decoder(pixels)
         else:
             self.classes = ClassCaps(c.num_caps, c.dim, c.num_classes, c.route_std or 0.01)
@@ -164,18 +172,23 @@ class MCAE(CapsuleModel):
 
     def encode(
         self, images: Tensor, rows: Tensor | None = None, *, coupling: bool = False
-    ) -> Output:
+    ) -> MCAEOutput:
         """Capsules of the patches in `rows` [B,V]; None: all of them."""
         self.check_images(images)
         tokens = self.tokens(images, rows)
         layers = self.capsules(tokens, coupling)
-        features = None if rows is not None else tokens.mT.unflatten(2, (self.side, self.side))
+        features = masked = None
+        if rows is None:
+            features = tokens.mT.unflatten(2, (self.side, self.side))
+        else:
+            every = torch.ones(rows.shape[0], self.length, dtype=torch.bool, device=rows.device)
+            masked = every.scatter(1, rows, False)
         if self.options.stage == "pretrain":
-            return Output(features=features, layers=tuple(layers))
+            return MCAEOutput(features=features, layers=tuple(layers), masked=masked)
         classes = self.classes(layers[-1].poses, layers[-1].activations, coupling=coupling)
         scores = classes.activations.mean(1)
         logits = scores.clamp_min(1e-8).log()
-        return Output(logits, scores, features, (*layers, classes))
+        return MCAEOutput(logits, scores, features, (*layers, classes), masked=masked)
 
     def draw(self, capsules: Capsules, rows: Tensor | None = None) -> Tensor:
         """The decoder's patches as an image, with a learned capsule where patches were removed.
@@ -186,11 +199,11 @@ class MCAE(CapsuleModel):
             raise TorchcapsError("Only a masked autoencoder in its stage of pretraining draws.")
         poses, active = capsules.poses, capsules.activations
         if rows is not None:
-            poses = put_back(poses, rows, self.length, self.hidden_pose)
-            active = put_back(active, rows, self.length, self.hidden_active.sigmoid())
+            poses = put_back(poses, rows, self.length, self.masked_pose)
+            active = put_back(active, rows, self.length, self.masked_active.sigmoid())
         return from_patches(self.decoder(poses, active), self.options.patch_size, self.side)
 
-    def forward(self, images: Tensor, *, coupling: bool = False) -> Output:
+    def forward(self, images: Tensor, *, coupling: bool = False) -> MCAEOutput:
         output = self.encode(images, coupling=coupling)
         if self.decoder is None:
             return output

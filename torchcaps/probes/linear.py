@@ -10,7 +10,7 @@ from torch.nn import functional as F
 @dataclass
 class Linear:
     ridge: float = 1e-3
-    """Of features that are scaled to unit spread."""
+    """The ridge, of features that are scaled to unit deviation."""
     mean: Tensor = field(default_factory=lambda: torch.empty(0))
     std: Tensor = field(default_factory=lambda: torch.empty(0))
     weight: Tensor = field(default_factory=lambda: torch.empty(0))

@@ -17,7 +17,7 @@ from torch import Tensor
 class Solver:
     max_iters: int = 30
     tolerance: float = 1e-3
-    """Of the change in a step, relative to the state."""
+    """The largest change in a step that counts as none, relative to the state."""
     memory: int = 5
     """Steps that the acceleration looks back at."""
     damping: float = 1e-4

@@ -84,7 +84,7 @@ class FusedStep:
     ):
         device = poses.device.type
         self.dtype = poses.dtype
-        """Of what a routing returns; sums are float32."""
+        """The type of what a routing returns; sums are float32."""
         if torch.is_autocast_enabled(device):
             dtype = torch.get_autocast_dtype(device)
             poses, weight, self.dtype = poses.to(dtype), weight.to(dtype), torch.float32

@@ -67,7 +67,7 @@ class Task(nn.Module):
 
     @classmethod
     def better(cls, new: float, old: float | None) -> bool:
-        """Of equals the later one, which has trained longer."""
+        """Whether a number is better; of equals the later one, which has trained longer."""
         return old is None or (new >= old if cls.higher_is_better else new <= old)
 
 

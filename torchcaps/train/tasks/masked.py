@@ -44,10 +44,10 @@ class MaskedTask(Task):
         """Mean squared error over the pixels of removed patches; of all of them, with `whole`."""
         model, images = self.model, batch.images
         rows = visible_rows(len(images), model.length, self.visible, images.device, self.training)
-        drawn = model.draw(model.encode(images, rows).layers[-1], rows)
+        output = model.encode(images, rows)
+        drawn = model.draw(output.layers[-1], rows)
         patches = to_patches(drawn.float(), model.options.patch_size)
         error = (patches - model.patch_targets(images)).square().mean(-1)
-        counted = torch.ones_like(error)
-        if not self.config.whole:
-            counted = counted.scatter(1, rows, 0.0)
+        assert output.masked is not None
+        counted = torch.ones_like(error) if self.config.whole else output.masked.float()
         return {"loss": (error * counted).sum() / counted.sum()}
