@@ -43,7 +43,7 @@ class Shape:
 
     @property
     def copies(self) -> int:
-        """Copies of a pose's gradient: it is at another place of each of the windows that see it."""
+        """Copies of a pose's gradient, which is at another place of each window that sees it."""
         return (-(-self.kernel // self.stride)) ** 2
 
     @property
