@@ -292,7 +292,7 @@ def test_table_json(capsys):
         "repeated",
     }
     assert all(set(c) == keys for c in cells)
-    cell = next(c for c in cells if (c["row"], c["column"]) == ("ConvNet-Avg", "AffNIST"))
+    cell = next(c for c in cells if (c["row"], c["column"]) == ("ConvNet-Avg", "affNIST"))
     assert cell["paper_value"] == 94.11
     assert main(["table", "robustness"]) == 0
     assert "ConvNet-Avg" in said(capsys)
@@ -330,13 +330,13 @@ def test_a_task_and_a_model_can_be_exchanged_whole(tmp_path, capsys):
 
 
 def test_markdown_is_made_of_cells(capsys):
-    words = ["table", "robustness", "table1", "--markdown", "--columns", "AffNIST"]
+    words = ["table", "robustness", "table1", "--markdown", "--columns", "affNIST"]
     assert main([*words, "--rows", "ConvNet-Avg", "CapsNet"]) == 0
     lines = capsys.readouterr().out.strip().splitlines()
-    assert lines[0] == "| | AffNIST | paper |" and len(lines) == 4
+    assert lines[0] == "| | affNIST | paper |" and len(lines) == 4
     assert lines[2].startswith("| ConvNet-Avg |") and lines[3].endswith("| 79 |")
-    assert main(["table", "robustness", "table1", "--columns", "AfNIST"]) == 1
-    assert "Did you mean 'AffNIST'" in capsys.readouterr().err
+    assert main(["table", "robustness", "table1", "--columns", "afNIST"]) == 1
+    assert "Did you mean 'affNIST'" in capsys.readouterr().err
 
 
 def test_progress_goes_to_stderr_and_json_to_stdout(tmp_path, capsys):

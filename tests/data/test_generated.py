@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from torchcaps import data
 from torchcaps.data import generated
 from torchcaps.data.generated import affnist_draw, rotated_draw, translated_draw
+from torchcaps.errors import TorchcapsError
 
 
 def centroid(images):
@@ -81,7 +82,7 @@ def test_every_place_is_used():
 
 
 def test_affnist_like_is_within_affnist_bounds():
-    loaded = data.load("affnist-like:digits,copies=8")
+    loaded = data.load("affnist-like:digits,copies=8,shift=8")
     f = loaded.test.factors
     assert len(loaded.test) == 4000 and loaded.image_shape == (1, 40, 40)
     for name, low, high in (
@@ -101,7 +102,7 @@ def test_affnist_like_is_within_affnist_bounds():
 def test_affnist_pose_moves_the_ink_as_said(digits):
     images = digits.test.images[:50].float() / 255
     u = torch.rand(50, 7, generator=torch.Generator().manual_seed(0))
-    drawn, f = affnist_draw()(images, u)
+    drawn, f = affnist_draw(shift=8.0)(images, u)
     x0, y0 = centroid(images)
     x, y = centroid(drawn)
     angle, y0 = torch.deg2rad(f["degrees"]), -y0
@@ -186,3 +187,49 @@ def test_a_digit_that_is_placed_once_stays_there():
     later = fresh.render(fresh.train, rows, rows + len(fresh.train)).images
     assert not torch.allclose(drawn, later)
     assert torch.equal(once.test.images, fresh.test.images)
+
+
+def test_fitted_ink_stays_whole_and_goes_everywhere(digits):
+    """affNIST keeps all ink on the canvas, and puts it anywhere else with the same chance."""
+    images = digits.test.images[:200].float() / 255
+    u = torch.rand(200, 7, generator=torch.Generator().manual_seed(3))
+    drawn, pose = affnist_draw(40)(images, u)
+    wide, _ = affnist_draw(80)(images, u)
+    boxes, whole = generated.ink_boxes(drawn), generated.ink_boxes(wide)
+    # the same transforms on a canvas with room on all sides: no ink was cut off
+    sides, wanted = (b[:, 2:] - b[:, :2] for b in (boxes, whole))
+    assert ((sides - wanted).abs() <= 1).all()
+    room = 39 - (boxes[:, 2:] - boxes[:, :2])
+    share = boxes[:, :2] / room.clamp(min=1)
+    assert abs(float(share.mean()) - 0.5) < 0.05 and 0.2 < float(share.std()) < 0.36
+    assert boxes[:, :2].amin(0).tolist() == [0, 0] and boxes[:, 2:].amax(0).tolist() == [39, 39]
+    assert pose["shift_x"].abs().max() > 9  # farther than the 8 px of some texts
+
+
+def test_a_digit_that_fills_the_canvas_stands_in_its_middle():
+    full = torch.ones(3, 1, 28, 28)
+    drawn, pose = affnist_draw(20)(full, torch.rand(3, 7))
+    assert drawn.shape == (3, 1, 20, 20) and torch.isfinite(pose["shift_x"]).all()
+    nothing, _ = affnist_draw(40)(torch.zeros(2, 1, 28, 28), torch.rand(2, 7))
+    assert not nothing.any()
+
+
+def test_affnist_within_so_many_pixels_is_an_option():
+    near, fit = (data.load(f"affnist-like:digits,copies=1{o}").test for o in (",shift=2", ""))
+    assert near.factors["shift_x"].abs().max() <= 2 < fit.factors["shift_x"].abs().max()
+    with pytest.raises(TorchcapsError, match="neither fit nor pixels"):
+        data.load("affnist-like:digits,shift=far")
+
+
+def test_centred_digits_are_the_digits(digits):
+    placed = data.load("centred:digits").test.images
+    assert torch.equal(placed[:, :, 6:34, 6:34], digits.test.images)
+    assert placed.shape[2:] == (40, 40) and placed.sum() == digits.test.images.sum()
+
+
+def test_ink_boxes_are_those_of_a_loop(digits):
+    images = digits.test.images[:7].float() / 255
+    for image, box in zip(images, generated.ink_boxes(images), strict=True):
+        rows, columns = (image[0] > 0.5 / 255).nonzero().unbind(1)
+        wanted = [columns.min(), rows.min(), columns.max(), rows.max()]
+        assert box.tolist() == [int(w) for w in wanted]

@@ -31,7 +31,7 @@ def write(folder, lines):
     (folder / "robustness.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
 
 
-def cell(folder, row="CapsNet", column="AffNIST", protocol="ours", older=False):
+def cell(folder, row="CapsNet", column="affNIST", protocol="ours", older=False):
     found = cells(get_table("robustness", "table1"), folder, older)
     return next(
         c for c in found if (c["row"], c["column"], c["protocol"]) == (row, column, protocol)
@@ -67,7 +67,7 @@ def test_a_seed_that_was_run_twice_counts_once_and_is_named(tmp_path, capsys):
     assert found["repeated"] == [0]
     assert main(["table", "robustness", "table1", "--results", str(tmp_path)]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "CapsNet, AffNIST: seed 0 was run more than once" in said
+    assert "CapsNet, affNIST: seed 0 was run more than once" in said
 
 
 def test_lines_of_a_recipe_as_it_was_count_on_request(tmp_path):

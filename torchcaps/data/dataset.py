@@ -45,6 +45,10 @@ class Split:
     factors: dict[str, Tensor] = field(default_factory=dict)
     targets: Tensor | None = None
 
+    def __repr__(self) -> str:
+        shape = "x".join(map(str, self.images.shape[1:]))
+        return f"Split({len(self):,} images of {shape} on {self.images.device})"
+
     def __len__(self) -> int:
         return len(self.images)
 
@@ -99,6 +103,10 @@ class Dataset:
     note: str = ""
     render: Render | None = None
     copies: int = 1
+
+    def __repr__(self) -> str:
+        splits = (f"{name}={getattr(self, name)}" for name in ("train", "val", "test"))
+        return f"Dataset({self.name!r}, {self.num_classes} classes, {', '.join(splits)})"
 
     def training(self, rows: Tensor, number: Tensor) -> Batch:
         """Training images before any augmentation; drawn ones are those of these sample numbers."""

@@ -73,22 +73,49 @@ def _generate(
     )
 
 
-def affnist_draw(size: int = 40, shift: float = 8) -> Draw:
-    """affNIST's transforms: 20 degrees, shear 0.2, scale 0.8 to 1.2 an axis, 8 px, bilinear."""
-    max_shift = shift
+def ink_boxes(images: Tensor, least: float = 0.5 / 255) -> Tensor:
+    """Where the ink of each image begins and ends. [B,C,H,W] -> [B,4]: left, top, right, bottom
+
+    An image without ink has the box of its centre.
+    """
+    ink = images.amax(1) > least
+    height, width = images.shape[2:]
+    sides = []
+    for line, extent in ((ink.any(1), width), (ink.any(2), height)):  # columns, rows
+        place = torch.arange(extent, device=images.device)
+        some, middle = line.any(1), (extent - 1) // 2
+        first = torch.where(line, place, extent).amin(1)
+        last = torch.where(line, place, -1).amax(1)
+        sides.append((torch.where(some, first, middle), torch.where(some, last, middle)))
+    (left, right), (top, bottom) = sides
+    return torch.stack([left, top, right, bottom], 1)
+
+
+def affnist_draw(size: int = 40, shift: float | None = None) -> Draw:
+    """affNIST's transforms: 20 degrees, shear 0.2, scale 0.8 to 1.2 an axis, bilinear; then every
+    place at which all ink stays on the canvas is equally likely, or (`shift`) within so many px.
+    """
 
     def draw(images: Tensor, u: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         signed = 2 * u - 1
         degrees, shear = 20 * signed[:, 0], 0.2 * signed[:, 1]
-        scale, shift = 1 + 0.2 * signed[:, 2:4], max_shift * signed[:, 4:6]
-        drawn = warp(images, affine_matrix(degrees, scale, shear, shift), size)
+        scale = 1 + 0.2 * signed[:, 2:4]
+        if shift is None:
+            still = affine_matrix(degrees, scale, shear, torch.zeros_like(scale))
+            margin = max(0, (max(images.shape[2:]) * 7 // 4 - size + 1) // 2)
+            boxes = ink_boxes(warp(images, still, size + 2 * margin)).to(u.dtype) - margin
+            low, high = -boxes[:, :2], size - 1 - boxes[:, 2:]
+            moved = torch.where(high > low, low + u[:, 4:6] * (high - low), (low + high) / 2)
+        else:
+            moved = shift * signed[:, 4:6]
+        drawn = warp(images, affine_matrix(degrees, scale, shear, moved), size)
         return drawn, {
             "degrees": degrees,
             "shear": shear,
             "scale_x": scale[:, 0],
             "scale_y": scale[:, 1],
-            "shift_x": shift[:, 0],
-            "shift_y": shift[:, 1],
+            "shift_x": moved[:, 0],
+            "shift_y": moved[:, 1],
         }
 
     return draw
@@ -116,7 +143,7 @@ def translated_draw(size: int, max_shift: int) -> Draw:
     return draw
 
 
-@register("affnist-like", "affNIST's transforms drawn on a base: affnist-like:mnist[,copies=32]")
+@register("affnist-like", "affNIST's transforms on a base: affnist-like:mnist[,copies=32,shift=8]")
 def affnist_like(
     root: Path,
     base: str = "mnist",
@@ -124,11 +151,18 @@ def affnist_like(
     seed: int,
     copies: int = 32,
     size: int = 40,
-    shift: float = 8,
+    shift: str = "fit",
 ) -> Dataset:
-    """`copies` drawings of each test digit; the defaults are the original's."""
+    """`copies` drawings of each test digit; the defaults are the original's.
+
+    shift: fit: anywhere where all ink stays on the canvas; a number: within so many pixels
+    """
     data = grey_base(root, base, seed)
-    return _generate(f"affnist-like:{base}", data, seed, affnist_draw(size, shift), copies)
+    try:
+        largest = None if shift == "fit" else float(shift)
+    except ValueError:
+        raise TorchcapsError(f"affnist-like: shift={shift!r} is neither fit nor pixels.") from None
+    return _generate(f"affnist-like:{base}", data, seed, affnist_draw(size, largest), copies)
 
 
 @register("rotated", "a base turned at random: rotated:mnist,degrees=45[,fixed=true]")
@@ -154,3 +188,12 @@ def translated(
         raise TorchcapsError(f"translated: size={size} is smaller than the images ({side}).")
     draw = translated_draw(size, (size - side) // 2)
     return _generate(f"translated:{base}", data, seed, draw, fresh=fresh)
+
+
+@register("centred", "a base in the middle of 40x40: centred:mnist[,size=40]")
+def centred(root: Path, base: str = "mnist", *, seed: int, size: int = 40) -> Dataset:
+    """The images as they are, on a larger canvas."""
+    data = grey_base(root, base, seed)
+    if size < max(data.image_shape[1:]):
+        raise TorchcapsError(f"centred: size={size} is smaller than the images.")
+    return _generate(f"centred:{base}", data, seed, translated_draw(size, 0), fresh=False)

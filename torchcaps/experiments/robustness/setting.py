@@ -30,7 +30,7 @@ def on_affnist(table: str, row: str, model: str, task: Classify, **fields: Any) 
         task,
         epochs=20,
         data=DataSpec("translated:mnist"),
-        measures=("accuracy:affnist-like:mnist",),
+        measures=("accuracy:affnist-like:mnist", "accuracy:affnist-like:mnist,shift=8"),
     )
 
 

@@ -21,7 +21,7 @@ TABLE = add_table(
         "table2",
         "One factor at a time from Aff-CapsNet",
         COLUMNS,
-        {row: {"MNIST": v[0], "AffNIST": v[1]} for row, (_, v) in FACTORS.items()},
+        {row: {"MNIST": v[0], "affNIST": v[1]} for row, (_, v) in FACTORS.items()},
     )
 )
 

@@ -20,7 +20,7 @@ TABLE = add_table(
         "Kernel sizes",
         COLUMNS,
         {
-            f"{model}, {side}x{side}": {"MNIST": value[0], "AffNIST": value[1]} if value else {}
+            f"{model}, {side}x{side}": {"MNIST": value[0], "affNIST": value[1]} if value else {}
             for model, values in PRINTED.items()
             for side, value in values.items()
         },
