@@ -40,7 +40,7 @@ number; rooms of one number do not import each other.
 1 losses            functions of tensors; never import a model
     classification, reconstruction
 1 probes            simple learners on frozen features: fit, predict, score
-    knn, linear
+    knn, linear, svm, kmeans
 2 routing           poses and weights in, parents out
     step            one fused step, or a reference a few rows at a time
     window          windows on a grid, votes, coordinates
@@ -52,6 +52,8 @@ number; rooms of one number do not import each other.
     dense           all children
     conv            the children in a window, or at one position
     classes         class capsules without poses
+    sparse          parents masked by rank, and their boosts
+    frame           a frame that follows the ink
     patches         sequences of patches, ConvMixer and ViT on the visible ones
     stem, backbone, views, primary, decoder, patch_decoder
 4 models            images in, every intermediate by name out
@@ -63,6 +65,8 @@ number; rooms of one number do not import each other.
     cnn             the CNNs beside inverted attention
     inverted        inverted attention, all layers at once
     mcae            the masked capsule autoencoder
+    sparse          sparse unsupervised capsules
+    autoencoder     a plain convolutional autoencoder beside them
     sr              self-routing capsules
     timm_net        classifiers of timm, for comparison
     em              matrix capsules with EM routing
@@ -81,6 +85,8 @@ number; rooms of one number do not import each other.
     drawing         what one unit draws; reconstructions
     masked          what is drawn of patches that were not seen
     routing         where each parent's input comes from
+    ranks           which capsules an image calls on
+    equivariance    whether a pose follows the image
     curves          losses and accuracy against epochs
     contact         contact sheets
     figure          what figures share
@@ -89,7 +95,7 @@ number; rooms of one number do not import each other.
     recipe          one dataclass with the whole run in it
     registry        recipes by name, and what a run has changed of one
     tasks           what a step minimises: modules that own their model
-        base, classify, reconstruct, masked
+        base, classify, reconstruct, masked, sparse
     optim           optimisers, the learning rate, the average of weights
     checkpoint      files that survive a kill
     run             the folder of a run
@@ -114,6 +120,8 @@ number; rooms of one number do not import each other.
         setting, table1, figure4, figure5
     mcae            Masked Capsule Autoencoders
         setting, table1, ablations, best, few, views, pretraining
+    sparse          Sparse Unsupervised Capsules Generalize Better
+        setting, table1, best, depth
 8 explorer          what one looks at in a browser
     report
 9 cli               the command line

@@ -14,7 +14,7 @@ from torchcaps.errors import TorchcapsError
 from torchcaps.models import Output
 
 MODELS = ["capsnet", "convnet-cr", "convnet-avg", "em-capsnet", "inverted-simple", "mcae",
-          "mcae-pretrain", "sr-capsnet", "view-capsnet"]  # fmt: skip
+          "mcae-pretrain", "sr-capsnet", "view-capsnet", "sparse", "autoencoder"]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -43,8 +43,10 @@ def test_what_applies_to_whom(few):
         name: {v.name for v in views() if not v.applies(small(name).eval(), few)} for name in MODELS
     }
     classes = {"classes", "mistakes", "rotation"}
-    assert applies["capsnet"] == {*classes, "reconstructions", "units", "where"}
+    drawn, ranked = {"reconstructions", "alone", "units"}, {"support", "ranks"}
+    assert applies["capsnet"] == {*classes, *drawn, *ranked, "where"}
     assert applies["mcae-pretrain"] == {"masked"}
+    assert applies["sparse"] == {*drawn, *ranked} and applies["autoencoder"] == drawn
     assert applies["convnet-avg"] == classes
     with pytest.raises(TorchcapsError, match="Did you mean 'where'"):
         get_view("wher")

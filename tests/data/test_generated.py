@@ -11,6 +11,7 @@ from torchcaps import data
 from torchcaps.data import generated
 from torchcaps.data.generated import affnist_draw, rotated_draw, translated_draw
 from torchcaps.errors import TorchcapsError
+from torchcaps.functional import translate
 
 
 def centroid(images):
@@ -59,6 +60,24 @@ def test_uniform_rotation_stays_in_its_bound_and_says_its_angle(seed):
 def test_the_angles_fill_the_range():
     said = data.load("rotated:digits,degrees=30").test.factors["degrees"]
     assert said.min() < -25 and said.max() > 25 and abs(float(said.mean())) < 3
+
+
+def test_the_authors_order_has_every_shift_of_a_digit_together():
+    set_ = data.load("translated:digits,order=authors,size=32")
+    loader = data.Loader(set_, 128)
+    assert torch.equal(loader._permutation(1), torch.arange(len(set_.train)))
+    number = torch.arange(100)
+    unmixed = generated._InOrder(32, 2, 0, buffer=1)(set_.train, number * 0, number)
+    for n in (0, 1, 30, 99):
+        digit, place = divmod(n, 25)
+        shift = torch.tensor([[place % 5 - 2, place // 5 - 2]])
+        image = set_.train.images[digit : digit + 1].float() / 255
+        assert torch.equal(unmixed.images[n : n + 1], translate(image, shift, (32, 32)))
+        assert unmixed.labels[n] == set_.train.labels[digit]
+    near = set_.render(set_.train, number * 0, number).images.flatten(1)
+    assert len(near.sum(1).unique()) > 60, "a buffer of 5,000 records holds 200 digits"
+    with pytest.raises(TorchcapsError, match="neither shuffled nor authors"):
+        data.load("translated:digits,order=sorted")
 
 
 @given(st.integers(28, 60), st.integers(0, 2**31))

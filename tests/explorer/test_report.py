@@ -40,7 +40,7 @@ def test_a_page_holds_every_view_and_needs_nothing_else(run, tmp_path):
     for title in (*titles, "Where the numbers come from"):
         assert f"<h2>{title}" in text
     contents = re.findall(r'<a href="#([\w-]+)"', text)
-    assert len(contents) == 9 and set(contents) == set(re.findall(r'<section id="([\w-]+)"', text))
+    assert len(contents) == 12 and set(contents) == set(re.findall(r'<section id="([\w-]+)"', text))
     assert re.search(r"CapsNet is right on [\d.]+ % of 500 test images of digits", text)
     assert "currentColor" in text and "<svg" in text
     names = {p.stem for p in (run / "figures").glob("*.png")}

@@ -37,6 +37,8 @@ def small(name):
         "sr-capsnet": {"num_types": 2, "dim": 4, "channels": 4},
         "mcae": {"width": 8, "depth": 1, "num_caps": 4, "dim": 4, "decoder_dim": 4},
         "view-capsnet": {"channels": (4,) * 7, "dim": 2, "dropout": 0.0},
+        "sparse": {"channels": 8, "num_types": 2, "in_dim": 4, "out_dim": 4, "hidden": (16,)},
+        "autoencoder": {"channels": 8, "units": 6, "hidden": (16,)},
     }
     extra = dict(overrides[family])
     if family == "convnet":
@@ -63,6 +65,7 @@ def test_forward_gives_every_layer_by_name(name):
         assert output.reconstruction.shape == images.shape
         assert model.encode(images).reconstruction is None
     for below, layer in zip(output.layers[:-1], output.layers[1:], strict=True):
+        assert layer.coupling is not None, "asked for, so it is there"
         sums = layer.coupling.sum(-1)
         torch.testing.assert_close(sums, torch.ones_like(sums))
         children = below.poses.shape[-2] if layer.coupling.dim() == 4 else None
@@ -118,7 +121,7 @@ def test_every_model_can_be_looked_into(name):
         return
     grid, accuracy = accuracy_under(model, split, "shift_x", (0.0, 2.0))
     assert grid.shape == accuracy.shape and ((accuracy >= 0) & (accuracy <= 1)).all()
-    if "decode" in model.provides:
+    if {"decode", "logits"} <= model.provides:
         assert traverse(model, images[0], 0, (-0.1, 0.1)).shape == (1, 2, 1, 24, 24)
 
 

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchcaps.errors import TorchcapsError
+from torchcaps.functional import squash
 from torchcaps.routing import dynamic_routing, dynamic_routing_reference
 
 B, I, J, D, E = 2, 7, 5, 3, 11
@@ -109,6 +110,20 @@ def test_bias_is_added_before_the_squash():
     plain = dynamic_routing(poses, weight, 1, squash=False)[0]
     biased = dynamic_routing(poses, weight, 1, squash=False, bias=bias)[0]
     torch.testing.assert_close(biased, plain + bias)
+
+
+def test_a_gain_multiplies_the_couplings_of_its_parent_in_every_iteration():
+    poses, weight = inputs()
+    gain = 1 + torch.arange(J, dtype=torch.float64)
+    votes = torch.einsum("bid,ijde->bije", poses, weight)
+    logits = torch.zeros(votes.shape[:3], dtype=torch.float64)
+    for _ in range(3):
+        shares = logits.softmax(-1)
+        parents = squash(torch.einsum("bij,bije->bje", shares * gain, votes))
+        logits = logits + torch.einsum("bije,bje->bij", votes, parents)
+    found, coupling = dynamic_routing(poses, weight, 3, gain=gain)
+    torch.testing.assert_close(found, parents)
+    torch.testing.assert_close(coupling, shares)
 
 
 def test_what_cannot_be_done_says_why():

@@ -261,7 +261,7 @@ def test_folders_that_cannot_be_used_are_explained(tiny_recipe, tmp_path):
         (("accuracy", "lenear"), "Did you mean 'linear'"),
         (("linear,features=colour",), "no 'colour'. There are: capsules, features"),
         (("linear,limits=3",), "no option 'limits'. Did you mean 'limit'"),
-        (("linear:digits,fit=tests",), "give train, val or test"),
+        (("linear:digits,fit=tests",), "give train, val, test, train"),
     ],
 )
 def test_what_cannot_be_measured_is_said(tiny_recipe, tmp_path, measures, words):

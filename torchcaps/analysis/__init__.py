@@ -3,7 +3,7 @@
 Numbers by name are in `measures`, pictures by name in `views`; importing this package knows all.
 """
 
-from torchcaps.analysis import masked
+from torchcaps.analysis import equivariance, masked, ranks
 from torchcaps.analysis.attacks import (
     accuracy_under_attack,
     attacked,
@@ -37,11 +37,13 @@ __all__ = [
     "draw_curves",
     "draw_reliability",
     "draw_traversal",
+    "equivariance",
     "get_view",
     "masked",
     "measure_of",
     "outlier_auroc",
     "prepare",
+    "ranks",
     "reconstructions",
     "register_measure",
     "register_view",

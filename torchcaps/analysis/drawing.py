@@ -23,11 +23,18 @@ SHOWN_UNITS = 5
 
 
 def _capsules(model: CapsuleModel, images: Tensor) -> tuple[Tensor, Tensor]:
-    """Class capsules [B,J,E] and the likeliest class [B]."""
+    """Capsules that a decoder reads [B,J,E], and of each image that of the likeliest class, without
+    classes the first by rank, without ranks the longest [B].
+    """
     output = model.encode(images)
-    if output.capsules is None or output.logits is None or "decode" not in model.provides:
-        raise TorchcapsError("Only a model with class capsules and a decoder can be traversed.")
-    return output.capsules, output.logits.argmax(-1)
+    poses, rankings = output.drawable, getattr(output, "rankings", ())
+    if poses is None or "decode" not in model.provides:
+        raise TorchcapsError("Only a model with capsules and a decoder can be traversed.")
+    if output.logits is not None:
+        return poses, output.logits.argmax(-1)
+    if rankings:
+        return poses, rankings[-1].rank.argmin(-1)
+    return poses, poses.norm(dim=-1).argmax(-1)
 
 
 @torch.no_grad()
@@ -38,14 +45,15 @@ def traverse(
     values: tuple[float, ...] | None = None,
     label: int | None = None,
 ) -> np.ndarray:
-    """Add each of `values` to one unit (or to each in turn) of the class capsule and decode.
+    """Add each of `values` to one unit (or to each in turn) of one capsule and decode.
 
-    image [C,H,W] in [0,1] -> [units, values, C, H, W]
+    image [C,H,W] in [0,1] -> [units, values, C, H, W]; label: which capsule, by default the most
+    active
     """
     model.eval()
-    poses, likeliest = _capsules(model, image[None])
+    poses, active = _capsules(model, image[None])
     values = value_range(model, image) if values is None else values
-    chosen = int(likeliest) if label is None else label
+    chosen = int(active) if label is None else label
     capsules = poses[0]
     units = range(capsules.shape[1]) if unit is None else [unit]
     offsets = torch.zeros(len(units), len(values), *capsules.shape, device=capsules.device)
@@ -72,7 +80,7 @@ def reconstructions(
     model.eval()
     if "decode" not in model.provides:
         raise TorchcapsError("Only a model with a decoder reconstructs.")
-    poses = model.encode(images).capsules
+    poses = model.encode(images).drawable
     assert poses is not None
     return model.decode(poses, labels).cpu().numpy()
 
@@ -91,7 +99,7 @@ def draw_traversals(blocks: dict[str, tuple[np.ndarray, tuple[float, ...]]]) -> 
         figure.subplots(1, len(blocks), squeeze=False)[0], blocks.items(), strict=True
     ):
         show_grid(axes, drawn, [str(i) for i in range(len(drawn))], _signed(values))
-        axes.set(xlabel="added to the unit", ylabel="unit of the class capsule")
+        axes.set(xlabel="added to the unit", ylabel="unit of the capsule")
         axes.set_title(name, fontsize=8)
     return figure
 
@@ -105,7 +113,10 @@ def _signed(values: tuple[float, ...] | np.ndarray) -> list[str]:
 class Reconstructions(View):
     title = "Reconstructions"
     place = 40
-    words = "Test images, and below each what the decoder draws from the capsule of its class."
+    words = (
+        "Test images, and below each what the decoder draws: from the capsule of its class, or "
+        "without classes from all capsules that it sees."
+    )
 
     def applies(self, model: CapsuleModel, data: Dataset) -> str:
         return lacks(model, data, "decode")
@@ -127,12 +138,12 @@ class Units(View):
     title = "What units draw"
     place = 50
     words = (
-        "Each row adds to one unit of the class capsule of one test image, and decodes; the five "
-        "units that change the drawing most."
+        "Each row adds to one unit of the most active capsule of one test image, and decodes; the "
+        "five units that change the drawing most."
     )
 
     def applies(self, model: CapsuleModel, data: Dataset) -> str:
-        return lacks(model, data, "logits", "decode")
+        return lacks(model, data, "decode")
 
     def compute(self, model: CapsuleModel, data: Dataset) -> Arrays:
         batch = few(data, 12)

@@ -8,7 +8,7 @@ learn something first, from one split of the data, and are then scored on anothe
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -22,19 +22,41 @@ from torchcaps.models import CapsuleModel
 
 
 @dataclass
+class Context:
+    """Where a measure is taken."""
+
+    root: str | Path | None = None
+    """The folder of the data sets; None: the platform's cache folder."""
+    label: str = ""
+    """The data set's name with its options, as it was asked for."""
+    cache: Path | None = None
+    """A folder for what is costly to compute again, where there is one."""
+    memory: dict[Any, Any] = field(default_factory=dict)
+    """What measures of one model share while they are taken."""
+
+
 class Measure:
-    """What is measured; subclasses add options as fields."""
+    """What is measured; subclasses are dataclasses, their fields the options."""
 
     name: ClassVar[str] = ""
     metrics: ClassVar[tuple[str, ...]] = ()
     needs: ClassVar[tuple[str, ...]] = ("logits",)
     single_labels: ClassVar[bool] = True
     """Whether every image must have one label."""
-    root: ClassVar[str | Path | None] = None
-    """The folder of the data sets; None: the platform's cache folder."""
+
+    def __init__(self, *_: Any, **__: Any):
+        self.context = Context()
+
+    def __post_init__(self):
+        self.context = Context()
 
     def check(self, model: CapsuleModel, data: Dataset) -> None:
         """Say so where the options do not fit the model or the data, before anything is trained."""
+
+    @property
+    def provenance(self) -> dict[str, str]:
+        """What a line says of how the number was got, beside its data."""
+        return {}
 
     def learn(self, model: CapsuleModel, data: Dataset) -> None:
         """Learn what is to be scored, from a split that the measure names; most have nothing to."""
@@ -82,6 +104,9 @@ class Taken:
     """The data set's name with its options, as it was asked for."""
     learned: bool = False
 
+    def __post_init__(self):
+        self.measure.context.label = self.label
+
     def check(self, model: CapsuleModel) -> None:
         """Say so where the model or the data lacks what the measure needs."""
         name, family = self.measure.name, model.config.family
@@ -105,13 +130,24 @@ class Taken:
         chosen: Split = getattr(self.data, split)
         numbers = self.measure.score(model, self.data, chosen)
         facts = {"data": self.label, "split": split, "n": self.measure.counted(chosen)}
-        fit = getattr(self.measure, "fit", None)
-        facts |= {"fit": fit} if fit else {}
+        facts |= self.measure.provenance
         return [{**facts, "metric": metric, "value": value} for metric, value in numbers.items()]
 
-    def anew(self, device: torch.device) -> "Taken":
+    def anew(
+        self, device: torch.device, cache: Path | None = None, memory: dict[Any, Any] | None = None
+    ) -> "Taken":
         """The same measure with its data on a device, and nothing learned yet."""
+        self.measure.context.cache = cache
+        self.measure.context.memory = {} if memory is None else memory
         return replace(self, data=self.data.to(device), learned=False)
+
+
+def take_all(
+    taken: Iterable[Taken], model: CapsuleModel, device: torch.device, cache: Path | None = None
+) -> list[dict[str, Any]]:
+    """Lines of several measures of one model, which share what they learn."""
+    memory: dict[Any, Any] = {}
+    return [line for one in taken for line in one.anew(device, cache, memory).take(model)]
 
 
 def read_measure(text: str) -> tuple[Measure, str]:
@@ -120,7 +156,7 @@ def read_measure(text: str) -> tuple[Measure, str]:
     if name not in _MEASURES:
         raise TorchcapsError(f"There is no measure {name!r}. {nearest(name, list(_MEASURES))}")
     kind = _MEASURES[name]
-    own = [f.name for f in fields(kind)]
+    own = [f.name for f in fields(kind)] if is_dataclass(kind) else []
     words = {key: f",{key}={value}" for key, value in options.items()}
     others = [key for key in words if key not in own]
     if others and argument is None:
@@ -137,7 +173,7 @@ def prepare(
     found = []
     for text in texts:
         measure, name = read_measure(text)
-        object.__setattr__(measure, "root", root)
+        measure.context.root = root
         other = load_data(name, root, seed=seed) if name else data
         if other.image_shape != data.image_shape or other.num_classes != data.num_classes:
             raise TorchcapsError(

@@ -58,7 +58,7 @@ class Outliers(Measure):
     def score(self, model: CapsuleModel, data: Dataset, split: Split) -> dict[str, float]:
         other = "mnist" if "fashion" in data.name else "fashion-mnist"
         head, _, rest = data.name.partition(":")
-        outside = load_data(f"{head}:{other}" if rest else other, self.root, seed=0)
+        outside = load_data(f"{head}:{other}" if rest else other, self.context.root, seed=0)
         if outside.image_shape != data.image_shape:
             raise TorchcapsError(
                 f"{data.name}: there is no set of clothes or digits of its image size."
@@ -68,3 +68,18 @@ class Outliers(Measure):
         if "decode" in model.provides:
             numbers["ood_reconstruction"] = outlier_auroc(model, split, strange)
         return numbers
+
+
+@register_measure("reconstruction", ("sse",))
+@dataclass
+class Reconstruction(Measure):
+    """The sum of squared errors of an image that is drawn again."""
+
+    needs = ("decode",)
+    single_labels = False
+
+    @torch.no_grad()
+    def score(self, model: CapsuleModel, data: Dataset, split: Split) -> dict[str, float]:
+        model.eval()
+        errors = [drawing_error(model, b.images) for b in split.batches(500)]
+        return {"sse": float(torch.cat(errors).mean())}

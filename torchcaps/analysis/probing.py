@@ -1,16 +1,20 @@
 """Simple learners on what a model makes of images: how much it knows without being told."""
 
-from dataclasses import dataclass
+import hashlib
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from torchcaps.analysis.measures import Measure, register_measure
 from torchcaps.data import Dataset, Split
+from torchcaps.data import load as load_data
+from torchcaps.data.spec import parse
 from torchcaps.errors import TorchcapsError, nearest
 from torchcaps.models import CapsuleModel
-from torchcaps.probes import KNN, Linear
+from torchcaps.probes import KNN, SVM, KMeans, Linear
 
 
 def representation(model: CapsuleModel, images: Tensor, name: str = "") -> Tensor:
@@ -23,6 +27,9 @@ def representation(model: CapsuleModel, images: Tensor, name: str = "") -> Tenso
     return found[name].float()
 
 
+SPLITS = ("train", "val", "test", "train+val")
+
+
 @dataclass
 class Probe(Measure):
     """Accuracy of a learner that sees nothing but a representation."""
@@ -31,41 +38,123 @@ class Probe(Measure):
     features: str = ""
     """Which of the model's representations it sees; empty: the first."""
     fit: str = "train"
-    """The split that it learns from."""
+    """The split that it learns from: train, val, test, or train+val."""
+    on: str = ""
+    """The data set that it learns from; empty: the one that it is scored on."""
     limit: int = 0
     """The most images that it learns from; 0: all."""
+    scored: int = 0
+    """How many images are scored, the last ones, which it then does not learn from; 0: all."""
+    pca: int = 0
+    """How many principal components of the representation it sees; 0: all of it."""
 
     def learner(self) -> Any:
         raise NotImplementedError
 
+    @property
+    def provenance(self) -> dict[str, str]:
+        fit = f"{self.on} {self.fit}".strip()
+        return {"fit": fit, **({"features": self.features} if self.features else {})}
+
     @torch.no_grad()
     def check(self, model: CapsuleModel, data: Dataset) -> None:
-        if self.fit not in ("train", "val", "test"):
-            raise TorchcapsError(f"fit={self.fit!r}: give train, val or test.")
+        if self.fit not in SPLITS:
+            raise TorchcapsError(f"fit={self.fit!r}: give {', '.join(SPLITS)}.")
+        if self.on and has_options(self.on):
+            raise TorchcapsError(f"on={self.on!r}: a data set without options of its own.")
         device = next(model.parameters()).device
         representation(model, data.test.batch(slice(0, 1)).images.to(device), self.features)
 
+    def counted(self, split: Split) -> int:
+        return self.scored or len(split)
+
     @torch.no_grad()
     def learn(self, model: CapsuleModel, data: Dataset) -> None:
-        split: Split = getattr(data, self.fit)
-        labelled = (split.labels >= 0).nonzero()[:, 0]
-        if not len(labelled):
+        context = self.context
+        source = self.on or context.label
+        key = (type(self), source, *(getattr(self, f.name) for f in fields(self) if f.name != "on"))
+        if key not in context.memory:
+            where = data
+            if self.on:
+                where = load_data(self.on, context.root).to(data.test.images.device)
+            features, labels = self._seen(model, where, source)
+            components = principal_components(features, self.pca) if self.pca else None
+            learned = self.learner().fit(projected(features, components), labels)
+            context.memory[key] = components, learned
+        self.components, self.learned = context.memory[key]
+
+    def _seen(self, model: CapsuleModel, data: Dataset, label: str) -> tuple[Tensor, Tensor]:
+        """What it learns from: representations [N,D] and labels [N]."""
+        rows = {}
+        for name in self.fit.split("+"):
+            split: Split = getattr(data, name)
+            labelled = (split.labels >= 0).nonzero()[:, 0]
+            if name == "test" and self.scored:
+                labelled = labelled[labelled < len(split) - self.scored]
+            rows[name] = labelled
+        total = sum(map(len, rows.values()))
+        if not total:
             raise TorchcapsError(f"{data.name} has no labels for a probe to learn from.")
-        count = min(self.limit or len(labelled), len(labelled))
-        evenly = torch.linspace(0, len(labelled) - 1, count, device=labelled.device)
-        rows = labelled[evenly.round().long()]
-        seen = []
+        if self.limit and self.limit < total:
+            chosen = torch.linspace(0, total - 1, self.limit).round().long()
+            first = 0
+            for name, labelled in rows.items():
+                inside = chosen[(chosen >= first) & (chosen < first + len(labelled))] - first
+                first += len(labelled)
+                rows[name] = labelled[inside.to(labelled.device)]
+        features = [self._encoded(model, data, label, name, r) for name, r in rows.items()]
+        labels = [getattr(data, name).labels[r] for name, r in rows.items()]
+        return torch.cat(features), torch.cat(labels)
+
+    def _encoded(
+        self, model: CapsuleModel, data: Dataset, label: str, split: str, rows: Tensor
+    ) -> Tensor:
+        """Representations of these rows of a split, kept in the run's folder where it has one."""
+        cache = self.context.cache
+        name = f"{label} {split} {self.features or 'usual'} {len(rows)}"
+        digest = hashlib.sha256(name.encode()).hexdigest()[:16]
+        path = cache / f"{digest}.safetensors" if cache else None
+        if path is not None and path.exists():
+            return load_file(path)["features"].to(rows.device)
+        found = []
         for part in rows.split(500):
             # training images as training sees them, before any augmentation
-            batch = data.training(part, part) if self.fit == "train" else split.batch(part)
-            seen.append(representation(model, batch.images, self.features))
-        self.learned = self.learner().fit(torch.cat(seen), split.labels[rows])
+            train = split == "train"
+            batch = data.training(part, part) if train else getattr(data, split).batch(part)
+            found.append(representation(model, batch.images, self.features))
+        features = torch.cat(found)
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            save_file({"features": features.cpu()}, path, {"of": name})
+        return features
 
     @torch.no_grad()
     def score(self, model: CapsuleModel, data: Dataset, split: Split) -> dict[str, float]:
+        split = split[slice(len(split) - self.scored, None)] if self.scored else split
         labelled = split[(split.labels >= 0).nonzero()[:, 0]]
         seen = [representation(model, b.images, self.features) for b in labelled.batches(500)]
-        return {self.metrics[0]: self.learned.score(torch.cat(seen), labelled.labels)}
+        features = projected(torch.cat(seen), self.components)
+        return {self.metrics[0]: self.learned.score(features, labelled.labels)}
+
+
+def has_options(spec: str) -> bool:
+    """Whether a data set's name carries options, which an option's value cannot."""
+    return bool(parse(spec)[2])
+
+
+def principal_components(features: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Mean [D] and the first axes [D,count] of features [N,D]."""
+    mean = features.mean(0)
+    centred = (features - mean).double()
+    _, axes = torch.linalg.eigh(centred.T @ centred)
+    return mean, axes[:, -count:].flip(1).to(features.dtype)
+
+
+def projected(features: Tensor, components: tuple[Tensor, Tensor] | None) -> Tensor:
+    if components is None:
+        return features
+    mean, axes = components
+    return (features - mean) @ axes
 
 
 @register_measure("linear", ("linear_accuracy",))
@@ -84,3 +173,32 @@ class NeighbourProbe(Probe):
 
     def learner(self) -> KNN:
         return KNN()
+
+
+@register_measure("svm", ("svm_accuracy",))
+@dataclass
+class SVMProbe(Probe):
+    """A support vector machine with an RBF kernel on the model's representation."""
+
+    c: float = 100.0
+    """How much an error costs."""
+    gamma: float = 0.1
+    """How fast the kernel falls with squared distance; 0: 1 / (entries x variance)."""
+    jobs: int = 0
+    """Processes that fit; 0: as many as there are processors."""
+
+    def learner(self) -> SVM:
+        return SVM(self.c, self.gamma, self.jobs)
+
+    def score(self, model: CapsuleModel, data: Dataset, split: Split) -> dict[str, float]:
+        self.learned.to(split.images.device)
+        return super().score(model, data, split)
+
+
+@register_measure("kmeans", ("kmeans_accuracy",))
+@dataclass
+class ClusterProbe(Probe):
+    """Clusters of the model's representation, each named after the class that suits it best."""
+
+    def learner(self) -> KMeans:
+        return KMeans()

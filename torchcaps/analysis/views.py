@@ -73,7 +73,7 @@ def lacks(model: CapsuleModel, data: Dataset, *needs: str) -> str:
     """Why a view that needs these does not apply: logits, decode, draw, labels."""
     reasons = {
         "logits": "It has no classes.",
-        "decode": "It has no decoder that draws from class capsules.",
+        "decode": "It has no decoder that draws from capsules.",
         "draw": "It draws no removed patches.",
     }
     for need in needs:

@@ -92,7 +92,8 @@ class Dataset:
     """Three splits and what a model must know of them.
 
     `render` belongs to generated sets: their train split holds the base images, and each training
-    sample is drawn from them when it is asked for, `copies` samples an image and epoch.
+    sample is drawn from them when it is asked for, `copies` samples an image and epoch. Not
+    `shuffled`: samples come in order, as a set whose `render` has an order of its own needs them.
     """
 
     name: str
@@ -103,6 +104,7 @@ class Dataset:
     note: str = ""
     render: Render | None = None
     copies: int = 1
+    shuffled: bool = True
 
     def __repr__(self) -> str:
         splits = (f"{name}={getattr(self, name)}" for name in ("train", "val", "test"))

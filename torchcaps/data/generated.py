@@ -6,7 +6,7 @@ and test images are drawn once; training images are drawn afresh in every epoch,
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -33,6 +33,26 @@ class _Fresh:
     def __call__(self, split: Split, rows: Tensor, number: Tensor) -> Batch:
         images = split.images[rows].float() / 255
         return Batch(self.draw(images, draws(self.seed, number, _NUM_DRAWS))[0], split.labels[rows])
+
+
+@dataclass(frozen=True)
+class _InOrder:
+    """All shifts of a digit, then those of the next, through a buffer of `buffer` records: so the
+    authors of `sparse` read them. Record n is any of the records n to n + buffer.
+    """
+
+    size: int
+    max_shift: int
+    seed: int
+    buffer: int = 5000
+
+    def __call__(self, split: Split, rows: Tensor, number: Tensor) -> Batch:
+        side = 2 * self.max_shift + 1
+        record = number + (draws(self.seed, number, 1)[:, 0] * self.buffer).long()
+        rows, place = record // side**2 % len(split), record % side**2
+        shift = torch.stack([place % side, place // side], 1) - self.max_shift
+        images = split.images[rows].float() / 255
+        return Batch(translate(images, shift, (self.size, self.size)), split.labels[rows])
 
 
 def _fixed(split: Split, draw: Draw, seed: int, copies: int) -> Split:
@@ -176,18 +196,31 @@ def rotated(
 
 @register("translated", "a base placed at random on 40x40: translated:mnist[,size=40,fresh=false]")
 def translated(
-    root: Path, base: str = "mnist", *, seed: int, size: int = 40, fresh: bool = True
+    root: Path,
+    base: str = "mnist",
+    *,
+    seed: int,
+    size: int = 40,
+    fresh: bool = True,
+    order: str = "shuffled",
 ) -> Dataset:
     """Every position at which the whole image stays on the canvas is equally likely.
 
-    fresh: placed anew in every epoch; otherwise each training image has one place for all of them
+    fresh: placed anew in every epoch; otherwise each training image has one place for all of them.
+    order: shuffled; authors: all shifts of a digit nearly together, as the code of `sparse` reads
     """
+    if order not in ("shuffled", "authors"):
+        raise TorchcapsError(f"translated: order={order!r} is neither shuffled nor authors.")
     data = grey_base(root, base, seed)
     side = max(data.image_shape[1:])
     if size < side:
         raise TorchcapsError(f"translated: size={size} is smaller than the images ({side}).")
-    draw = translated_draw(size, (size - side) // 2)
-    return _generate(f"translated:{base}", data, seed, draw, fresh=fresh)
+    largest = (size - side) // 2
+    draw = translated_draw(size, largest)
+    made = _generate(f"translated:{base}", data, seed, draw, fresh=fresh)
+    if order == "authors":
+        return replace(made, render=_InOrder(size, largest, 3 * seed), shuffled=False)
+    return made
 
 
 @register("centred", "a base in the middle of 40x40: centred:mnist[,size=40]")

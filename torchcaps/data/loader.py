@@ -60,6 +60,9 @@ class Loader:
     def _permutation(self, epoch: int) -> Tensor:
         if epoch != self._epoch:
             device = self.data.train.images.device
+            if not self.data.shuffled:
+                self._order, self._epoch = torch.arange(self.length, device=device), epoch
+                return self._order
             bits = draws(self.seed, torch.tensor([epoch]), 2)[0].mul(2**24).long().tolist()
             generator = torch.Generator().manual_seed((bits[0] << 24) + bits[1])
             self._order = torch.randperm(self.length, generator=generator).to(device)

@@ -1,6 +1,6 @@
 """Recipes by name, and the papers' tables."""
 
-from torchcaps.experiments import demo, inverted, mcae, robustness
+from torchcaps.experiments import demo, inverted, mcae, robustness, sparse
 from torchcaps.experiments.tables import cells, get_table, list_tables
 from torchcaps.train.registry import get_recipe, recipes
 
@@ -14,4 +14,5 @@ __all__ = [
     "mcae",
     "recipes",
     "robustness",
+    "sparse",
 ]

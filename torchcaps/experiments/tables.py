@@ -1,7 +1,7 @@
 """The papers' tables, filled from results/*.jsonl and from nothing else."""
 
 import statistics
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,12 @@ class Column:
     """Digits shown after the point."""
     lower: bool = False
     """Whether less is better."""
+    fit: str = ""
+    """What a probe learned from, where the same metric and data have several; empty: anything."""
+
+    def takes(self, line: Line) -> bool:
+        right = line["metric"] == self.metric and line["data"] in self.data
+        return right and self.fit in ("", line.get("fit", ""))
 
 
 @dataclass(frozen=True)
@@ -34,6 +40,9 @@ class Table:
     """Row -> column -> the paper's value, in the paper's order."""
     sources: tuple[str, ...] = ()
     """Other tables of the paper whose recorded runs count here too, in rows of the same name."""
+    derived: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """Rows that another row's runs fill, with what probes made of other features: (row, features).
+    """
 
 
 _TABLES: dict[tuple[str, str], Table] = {}
@@ -107,11 +116,10 @@ def cells(table: Table, folder: Path = RESULTS, older: bool = False) -> list[dic
     lines = [r for r in counted_lines(table.paper, folder, older) if r["table"] in taken]
     found = []
     for row, printed in table.rows.items():
-        tested = [r for r in lines if r["row"] == row and r["split"] == "test"]
-        columns = {
-            name: [r for r in tested if r["metric"] == c.metric and r["data"] in c.data]
-            for name, c in table.columns.items()
-        }
+        name_of, features = table.derived.get(row, (row, ""))
+        tested = [r for r in lines if r["row"] == name_of and r["split"] == "test"]
+        tested = [r for r in tested if r.get("features", "") == features]
+        columns = {name: [r for r in tested if c.takes(r)] for name, c in table.columns.items()}
         protocols = {r["protocol"] for chosen in columns.values() for r in chosen} or {"ours"}
         for name, column in table.columns.items():
             for protocol in sorted(protocols, key=lambda p: (p != "ours", p)):

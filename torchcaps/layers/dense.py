@@ -35,6 +35,12 @@ class DenseCaps(RoutedCaps):
         super().__init__(sizes, routing, matrix=matrix, coordinates=coordinates, impl=impl)
 
     def forward(
-        self, poses: Tensor, activations: Tensor | None = None, *, coupling: bool = False
+        self,
+        poses: Tensor,
+        activations: Tensor | None = None,
+        *,
+        coupling: bool = False,
+        gain: Tensor | None = None,
     ) -> Capsules:
-        return self.route(poses, activations, None, coupling)
+        """gain [J]: factors of the couplings of each parent, which dynamic routing takes."""
+        return self.route(poses, activations, None, coupling, gain)

@@ -80,7 +80,12 @@ class RoutedCaps(nn.Module):
         return attend(self, poses, parents, **self._common(window, coupling))
 
     def route(
-        self, poses: Tensor, activations: Tensor | None, window: Window | None, coupling: bool
+        self,
+        poses: Tensor,
+        activations: Tensor | None,
+        window: Window | None,
+        coupling: bool,
+        gain: Tensor | None = None,
     ) -> Capsules:
         """poses [B,I,D] or [B,H,W,I,D] with a window, activations [B,I] or [B,H,W,I]
 
@@ -99,7 +104,9 @@ class RoutedCaps(nn.Module):
             activations = None if activations is None else activations.flatten(1)
         if self.router.activations and activations is None:
             raise TorchcapsError(f"{self.router.name} routing needs the children's activations.")
-        return self.router(self, poses, activations, weight, **self._common(window, coupling))
+        more: dict[str, Any] = {} if gain is None else {"gain": gain}
+        common = self._common(window, coupling)
+        return self.router(self, poses, activations, weight, **common, **more)
 
 
 def layer_sizes(

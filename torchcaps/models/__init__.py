@@ -1,6 +1,18 @@
 """Models: images [B,C,H,W] in, an Output with every intermediate by name out."""
 
-from torchcaps.models import capsnet, cnn, convnet, em, inverted, mcae, sr, timm_net, views
+from torchcaps.models import (
+    autoencoder,
+    capsnet,
+    cnn,
+    convnet,
+    em,
+    inverted,
+    mcae,
+    sparse,
+    sr,
+    timm_net,
+    views,
+)
 from torchcaps.models.base import CapsuleModel, ModelConfig, Output
 from torchcaps.models.registry import create_model, from_folder, list_models
 
@@ -8,6 +20,7 @@ __all__ = [
     "CapsuleModel",
     "ModelConfig",
     "Output",
+    "autoencoder",
     "capsnet",
     "cnn",
     "convnet",
@@ -17,6 +30,7 @@ __all__ = [
     "inverted",
     "list_models",
     "mcae",
+    "sparse",
     "sr",
     "timm_net",
     "views",

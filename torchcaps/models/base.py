@@ -64,6 +64,11 @@ class Output:
         return self.layers[-1].poses if self.layers else None
 
     @property
+    def drawable(self) -> Tensor | None:
+        """Poses of the last layer as the decoder takes them."""
+        return self.capsules
+
+    @property
     def coupling(self) -> Tensor | None:
         """Share of each child of the last layer that goes to each of its parents [B,I,J]."""
         return self.layers[-1].coupling if self.layers else None
@@ -99,7 +104,9 @@ class CapsuleModel(nn.Module):
 
     @property
     def provides(self) -> frozenset[str]:
-        """What measures and views may ask of it: `logits`, `decode`, `draw` (masked patches)."""
+        """What measures and views may ask of it: `logits`, `decode`, `ranks` (of a sparse layer),
+        `draw` (of masked patches).
+        """
         return frozenset({"logits"} | ({"decode"} if self.decoder is not None else set()))
 
     def check_images(self, images: Tensor) -> None:
@@ -126,9 +133,9 @@ class CapsuleModel(nn.Module):
 
     def forward(self, images: Tensor, *, coupling: bool = False) -> Output:
         output = self.encode(images, coupling=coupling)
-        if "decode" not in self.provides or output.capsules is None:
+        if "decode" not in self.provides or output.drawable is None:
             return output
-        return replace(output, reconstruction=self.decode(output.capsules))
+        return replace(output, reconstruction=self.decode(output.drawable))
 
     def representations(self, images: Tensor) -> dict[str, Tensor]:
         """What probes read, by name, the usual one first. images [B,C,H,W] -> vectors [B,N]"""
@@ -138,7 +145,7 @@ class CapsuleModel(nn.Module):
             found["capsules"] = output.capsules.flatten(1)
         if output.features is not None:
             found["features"] = output.features.flatten(2).mean(2)
-        return found
+        return {**found, "pixels": images.flatten(1)}
 
     @property
     def num_parameters(self) -> int:

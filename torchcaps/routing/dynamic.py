@@ -6,7 +6,8 @@
 
 Differs from the paper: nothing in the formula; b starts at zero, and gradients flow through every
 iteration (as in the authors' code). `squash=False` leaves s as it is (an ablation of `robustness`);
-`bias` is an option of the authors' code.
+`bias` is an option of the authors' code; `gain` multiplies the couplings of each parent in every
+iteration (an ablation of `sparse`).
 
 Since b_ij is the sum of <vote_ij, v_j> over iterations, it is <vote_ij, sum of v_j>: the kernel
 needs the running sum of parents, and never a table of logits.
@@ -29,10 +30,11 @@ def dynamic_routing_reference(
     squash: bool = True,
     *,
     bias: Tensor | None = None,
+    gain: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The formula as one reads it: votes are written to memory.
 
-    poses [B,I,D], weight [I,J,D,E] -> poses [B,J,E], coupling [B,I,J]
+    poses [B,I,D], weight [I,J,D,E], bias [J,E], gain [J] -> poses [B,J,E], coupling [B,I,J]
     """
     check_iterations(num_iters)
     votes = form_votes(poses, weight)
@@ -43,6 +45,7 @@ def dynamic_routing_reference(
             logits = logits + torch.einsum("bije,bje->bij", votes, parents)
         coupling = logits.softmax(-1)
         parents = in_float(torch.einsum("bij,bije->bje", coupling, votes))
+        parents = parents if gain is None else parents * gain[:, None]
         parents = parents if bias is None else parents + bias
         parents = squash_vectors(parents) if squash else parents
     return parents, coupling
@@ -60,6 +63,7 @@ def dynamic_routing(
     squash: bool = True,
     *,
     bias: Tensor | None = None,
+    gain: Tensor | None = None,
     window: Window | None = None,
     coupling: bool = True,
     impl: Impl = "auto",
@@ -67,7 +71,7 @@ def dynamic_routing(
 ) -> tuple[Tensor, Tensor | None]:
     """Dynamic routing by the best implementation for these tensors.
 
-    poses [B,I,D], weight [I,J,D,E], bias [J,E] -> poses [B,J,E], coupling [B,I,J]
+    poses [B,I,D], weight [I,J,D,E], bias [J,E], gain [J] -> poses [B,J,E], coupling [B,I,J]
     With a window: poses [B,H,W,I,D], weight [K*K*I,J,D,E] -> [B,H',W',J,E], [B,H',W',K*K*I,J]
 
     `coupling=False` returns None for it: it is the largest tensor that is left. The kernels return
@@ -77,7 +81,9 @@ def dynamic_routing(
     if not use_kernel(impl, poses, weight, window):
 
         def route(poses: Tensor, weight: Tensor, *_: None) -> tuple[Tensor, ...]:
-            found = dynamic_routing_reference(poses, weight, num_iters, squash, bias=bias)
+            found = dynamic_routing_reference(
+                poses, weight, num_iters, squash, bias=bias, gain=gain
+            )
             return found if coupling else found[:1]
 
         parents, *shares = by_rows(route, poses, weight, window, budget)
@@ -90,6 +96,7 @@ def dynamic_routing(
         if t > 0:
             agreed = parents if agreed is None else agreed + parents
         _, parents, _ = step.sums("uniform" if agreed is None else "dot", agreed)
+        parents = parents if gain is None else parents * gain[:, None]
         parents = parents if bias is None else parents + bias
         parents = squash_vectors(parents) if squash else parents
     shares = None

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import torch
 
-from torchcaps.analysis.measures import prepare
+from torchcaps.analysis.measures import prepare, take_all
 from torchcaps.data import Dataset, Split
 from torchcaps.errors import TorchcapsError
 from torchcaps.train.load import data_of, load, other_data
@@ -91,5 +91,5 @@ def measure_run(
         measure.check(task.model)
     device = best_device()
     with arithmetic(recipe):
-        lines = [line for measure in taken for line in measure.anew(device).take(task.model)]
+        lines = take_all(taken, task.model, device, Run(folder).encodings)
     return {**Run(folder).record(), **environment(device, command), "results": lines}

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from torchcaps.analysis.measures import take_all
 from torchcaps.errors import TorchcapsError
 from torchcaps.train import checkpoint
 from torchcaps.train.evaluate import arithmetic, task_lines
@@ -25,7 +26,7 @@ def chosen_task(training: Training) -> Task:
     return task.eval()
 
 
-def take_all(training: Training, task: Task) -> list[dict[str, Any]]:
+def all_lines(training: Training, task: Task) -> list[dict[str, Any]]:
     """The task on the test split of the run's data, validation beside it, and every measure."""
     recipe, parts = training.recipe, training.parts
     with arithmetic(recipe):
@@ -34,8 +35,8 @@ def take_all(training: Training, task: Task) -> list[dict[str, Any]]:
             for split in ("test", "val")
             for line in task_lines(task, recipe.data.name, parts.data, split)
         ]
-        for measure in parts.measures:
-            lines += measure.anew(parts.fabric.device).take(task.model)
+        cache = training.run.encodings if training.chief else None
+        lines += take_all(parts.measures, task.model, parts.fabric.device, cache)
     return lines
 
 
@@ -60,7 +61,7 @@ def _source(folder: str) -> dict[str, Any]:
 def finish(training: Training, command: str = "") -> dict[str, Any]:
     parts, recipe, run = training.parts, training.recipe, training.run
     task = chosen_task(training)
-    results = take_all(training, task)
+    results = all_lines(training, task)
     device = parts.fabric.device
     peak = torch.cuda.max_memory_allocated(device) / 2**20 if device.type == "cuda" else None
     source = {"pretrained": _source(recipe.start_from)} if recipe.start_from else {}

@@ -139,7 +139,8 @@ def _end_last_line(path: Path) -> None:
 
 
 def _key(line: Line) -> tuple[Any, ...]:
-    return *run_of(line), line["data"], line["split"], line["metric"], line.get("fit")
+    probed = line.get("fit"), line.get("features")
+    return *run_of(line), line["data"], line["split"], line["metric"], *probed
 
 
 def append_record(record: dict[str, Any], folder: Path, note: str = "") -> str:

@@ -65,6 +65,11 @@ class Run:
         return self.folder / "model"
 
     @property
+    def encodings(self) -> Path:
+        """Representations that probes have learned from."""
+        return self.folder / "encodings"
+
+    @property
     def figures(self) -> Path:
         return self.folder / "figures"
 

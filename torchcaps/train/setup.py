@@ -104,6 +104,13 @@ def take_weights(model: CapsuleModel, source: str) -> int:
     return len(taken)
 
 
+def channels_last(module: nn.Module) -> None:
+    """Lay the weights of convolutions as tensor cores read them; those of capsules stay."""
+    for part in module.modules():
+        if isinstance(part, nn.Conv2d):
+            part.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+
+
 def _shard(task: Any, mesh: Any) -> nn.Module:
     """Layers one by one, and what is left with the task, whose forward calls everything."""
     for child in task.model.children():
@@ -188,6 +195,8 @@ def set_up(recipe: Recipe, take: bool = True) -> tuple[Recipe, Parts]:
     data = data.to(fabric.device)
     torch.manual_seed(recipe.seed)
     task = build_task(recipe).to(fabric.device)
+    if fabric.device.type == "cuda" and recipe.hardware.strategy != "fsdp":
+        channels_last(task)
     task.check(data, recipe.data.cutmix)
     for taken in (*measures, *watch):
         taken.check(task.model)

@@ -13,11 +13,13 @@ from torchcaps.train.tasks.base import (
 from torchcaps.train.tasks.classify import Classify
 from torchcaps.train.tasks.masked import Masked
 from torchcaps.train.tasks.reconstruct import Reconstruct
+from torchcaps.train.tasks.sparse import Sparse
 
 __all__ = [
     "Classify",
     "Masked",
     "Reconstruct",
+    "Sparse",
     "Task",
     "TaskConfig",
     "make_task",

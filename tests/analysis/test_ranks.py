@@ -1,0 +1,105 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+
+import torchcaps
+from tests.conftest import TINY_CAPSNET
+from torchcaps.analysis.equivariance import linear_share
+from torchcaps.analysis.measures import prepare
+from torchcaps.analysis.ranks import label_entropy, rank_numbers, ranked, support_by_rank
+from torchcaps.analysis.views import get_view
+from torchcaps.layers.sparse import support_of
+
+TINY = {"stem": "norm", "num_types": 2, "hidden": (16,), "num_caps": (5,)}
+
+
+@pytest.fixture
+def model():
+    return torchcaps.create_model("sparse", **TINY).eval()
+
+
+def test_a_sparse_model_ranks_itself_and_others_are_ranked(model, digits):
+    part = digits.test[slice(0, 20)]
+    model.masks[0].boost[3] = 100.0
+    _, rank = ranked(model, part)
+    assert (rank[:, 3] == 0).all()
+    capsnet = torchcaps.create_model("capsnet", **TINY_CAPSNET).eval()
+    support, _ = ranked(capsnet, part)
+    output = capsnet.encode(part.batch(slice(0, 20)).images, coupling=True)
+    torch.testing.assert_close(support, support_of(output.coupling, (6, 6, 2)))
+
+
+def test_numbers_of_ranks():
+    support = torch.tensor([[4.0, 2.0, 1.0, 1.0], [2.0, 4.0, 1.0, 1.0]])
+    assert support_by_rank(support).tolist() == [1.0, 0.5, 0.25, 0.25]
+    rank = torch.tensor([[0, 1], [0, 1], [1, 0], [1, 0]])
+    assert label_entropy(rank, torch.tensor([0, 0, 1, 1])) == pytest.approx(0)
+    assert label_entropy(rank, torch.tensor([0, 1, 0, 1])) == pytest.approx(math.log(2))
+
+
+def test_dead_capsules_and_entropy(model, digits):
+    model.masks[0].boost[1] = 1000.0
+    numbers = rank_numbers(model, digits.test[slice(0, 20)])
+    assert numbers["dead"] == 4 and numbers["first_entropy"] == pytest.approx(0)
+    assert 0 < numbers["support_ratio"] <= 1
+
+
+def test_a_linear_move_is_told_and_noise_is_not():
+    generator = torch.Generator().manual_seed(0)
+    before = torch.randn(400, 3, generator=generator)
+    turn = torch.tensor([[0.0, 1.0, 0.0], [-1.0, 0.0, 0.0], [0.0, 0.0, 1.0]])
+    assert linear_share(before, before @ turn + 0.3) > 0.999
+    assert linear_share(before, torch.randn(400, 3, generator=generator)) < 0.1
+
+
+def test_measures_of_a_sparse_model(model, digits):
+    few = torchcaps.data.Dataset("few", *(digits.test[slice(0, 80)],) * 3, digits.classes)
+    for text in ("ranks", "equivariance", "reconstruction", "svm,jobs=1,limit=50", "kmeans"):
+        (taken,) = prepare([text], few, "few")
+        taken.check(model)
+        lines = taken.take(model)
+        assert lines and all(line["metric"] in taken.measure.metrics for line in lines)
+
+
+def test_probes_learn_from_one_set_and_are_scored_on_another(model, digits):
+    (taken,) = prepare(
+        ["linear:rotated:digits,degrees=20,on=digits,fit=train+val"], digits, "digits"
+    )
+    (line,) = taken.take(model)
+    assert line["fit"] == "digits train+val" and line["data"] == "rotated:digits,degrees=20"
+    (own,) = prepare(["svm,fit=test,scored=100,jobs=1"], digits, "digits")
+    (line,) = own.take(model)
+    assert line["n"] == 100 and line["fit"] == "test"
+    assert len(own.measure.learned.vectors) <= 400
+
+
+def test_one_fit_serves_two_tests_and_encodings_are_kept(model, digits, tmp_path):
+    memory = {}
+    texts = ["linear,limit=300", "linear:rotated:digits,on=digits,limit=300"]
+    cpu = torch.device("cpu")
+    first, second = (t.anew(cpu, tmp_path, memory) for t in prepare(texts, digits, "digits"))
+    first.take(model)
+    files = list(tmp_path.iterdir())
+    assert len(files) == 1 and len(memory) == 1
+    second.take(model)
+    assert second.measure.learned is first.measure.learned and len(memory) == 1
+    with torch.no_grad():  # a kept encoding is not computed again
+        model.latent[0].weight.zero_()
+    again = first.anew(cpu, tmp_path, {})
+    again.take(model)
+    assert list(tmp_path.iterdir()) == files
+    assert torch.equal(again.measure.learned.weight, second.measure.learned.weight)
+
+
+def test_a_capsule_alone_draws_what_it_draws(model, digits):
+    found = get_view("alone").compute(model, digits)
+    assert found["alone"].shape == found["without"].shape == (5, 1, 28, 28)
+    with torch.no_grad():
+        image = torch.from_numpy(found["image"])[None]
+        poses = model.encode(image).drawable
+        wanted = model.decode(poses * torch.eye(5)[2][None, :, None])[0].numpy()
+    np.testing.assert_allclose(found["alone"][2], wanted, atol=1e-6)
+    capsnet = torchcaps.create_model("capsnet", **TINY_CAPSNET).eval()
+    assert get_view("alone").compute(capsnet, digits)["alone"].shape == (10, 1, 28, 28)

@@ -1,0 +1,64 @@
+"""Pairs fitted apart are scikit-learn's machine; its decisions have a gradient."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.svm import SVC
+
+from torchcaps.errors import TorchcapsError
+from torchcaps.probes import SVM, KMeans
+
+
+def blobs(n=240, classes=4, spread=1.0):
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(n) % classes
+    centres = 2 * torch.randn(classes, 5, generator=generator)
+    return centres[labels] + spread * torch.randn(n, 5, generator=generator), labels
+
+
+@pytest.mark.parametrize("gamma", [0.1, 0.0])
+def test_it_is_scikit_learns(gamma):
+    x, y = blobs(spread=2.0)
+    ours = SVM(c=10.0, gamma=gamma, jobs=1).fit(x[:180], y[:180])
+    theirs = SVC(C=10.0, gamma=gamma or "scale", decision_function_shape="ovo")
+    theirs.fit(x[:180].numpy(), y[:180].numpy())
+    assert (ours.predict(x[180:]).numpy() == theirs.predict(x[180:].numpy())).all()
+    wanted = theirs.decision_function(x[180:].numpy())  # positive: the first of a pair
+    np.testing.assert_allclose(-ours.decide(x[180:]).numpy(), wanted, atol=2e-2)
+    assert ours.score(x[180:], y[180:]) == pytest.approx(
+        theirs.score(x[180:].numpy(), y[180:].numpy())
+    )
+
+
+def test_pairs_are_fitted_in_processes_and_told():
+    x, y = blobs()
+    told = []
+    apart = SVM(jobs=2, progress=lambda *p: told.append(p)).fit(x, y)
+    assert told == [(n, 6) for n in range(1, 7)]
+    together = SVM(jobs=1).fit(x, y)
+    torch.testing.assert_close(apart.weights, together.weights)
+
+
+def test_scores_can_be_differentiated_and_agree_with_votes():
+    x, y = blobs()
+    machine = SVM(jobs=1).fit(x, y).to("cpu")
+    points = x[:40].clone().requires_grad_()
+    scores = machine.scores(points)
+    assert (scores.argmax(1) == machine.predict(x[:40])).float().mean() > 0.9
+    scores[:, 0].sum().backward()
+    assert points.grad.abs().sum() > 0
+
+
+def test_labels_need_not_begin_at_zero():
+    x, y = blobs(classes=3)
+    machine = SVM(jobs=1).fit(x, y + 4)
+    assert set(machine.predict(x).tolist()) <= {4, 5, 6}
+    with pytest.raises(TorchcapsError, match="two classes"):
+        SVM(jobs=1).fit(x, torch.zeros(len(x)).long())
+
+
+def test_clusters_are_named_after_the_classes_that_suit_them_best():
+    x, y = blobs(spread=0.1)
+    assert KMeans().fit(x, y).score(x, y) == 1.0
+    lot = y[torch.randperm(len(y), generator=torch.Generator().manual_seed(0))]
+    assert KMeans().fit(x, lot).score(x, lot) < 0.5
