@@ -9,6 +9,7 @@ from torchcaps.analysis import (
     detected,
     draw_accuracy_under_attack,
 )
+from torchcaps.analysis.measures import prepare
 
 
 def test_attacks_stay_within_epsilon_and_find_the_boundary():
@@ -34,3 +35,23 @@ def test_every_measure_of_a_table_works_on_a_model_without_decoder():
     model = torchcaps.create_model("capsnet", **{**TINY_CAPSNET, "reconstruction": "none"})
     images, labels = torch.rand(4, 1, 28, 28), torch.arange(4)
     assert attacked(model, images, labels, "fgsm").shape == images.shape
+
+
+def test_a_support_vector_machine_is_attacked_through_the_model(digits):
+    model = torchcaps.create_model(
+        "sparse", stem="norm", num_types=2, hidden=(16,), num_caps=(5,)
+    ).eval()
+    few = torchcaps.data.Dataset("few", *(digits.test[slice(0, 80)],) * 3, digits.classes)
+    numbers = {}
+    for text in (
+        "svm-adversarial,jobs=1,gamma=0,c=1000,images=40,epsilon=0.0001",
+        "svm-adversarial,jobs=1,gamma=0,c=1000,images=40,epsilon=0.3",
+    ):
+        (taken,) = prepare([text], few, "few")
+        taken.check(model)
+        taken.measure.learn(model, taken.data)
+        numbers[text] = taken.measure.score(model, few, few.test)
+        assert taken.measure.counted(few.test) == 40
+    little, much = numbers.values()
+    assert little["svm_pgd_accuracy"] > 0.9  # it was fitted on the same images
+    assert much["svm_pgd_accuracy"] <= much["svm_fgsm_accuracy"] < little["svm_fgsm_accuracy"]

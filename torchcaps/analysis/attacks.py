@@ -1,6 +1,7 @@
 """Accuracy on images that an attacker moved, and whether the decoder notices (through foolbox)."""
 
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,6 +13,7 @@ from torchcaps.analysis.accuracy import logits_of
 from torchcaps.analysis.figure import line_plot
 from torchcaps.analysis.measures import Measure, register_measure
 from torchcaps.analysis.outliers import drawing_error
+from torchcaps.analysis.probing import SVMProbe, projected, representation
 from torchcaps.data import Dataset, Split
 from torchcaps.errors import require
 from torchcaps.models import CapsuleModel
@@ -25,12 +27,18 @@ STEPS = 40
 """Steps of PGD, each of a 30th of epsilon, from a random start."""
 
 
-class _Logits(nn.Module):
-    def __init__(self, model: CapsuleModel):
+Scores = Callable[[Tensor], Tensor]
+"""Scores [B,Y] of images, with a gradient: what an attacker climbs."""
+
+
+class _Victim(nn.Module):
+    def __init__(self, model: CapsuleModel, scores: Scores | None):
         super().__init__()
-        self.model = model
+        self.model, self.scores = model, scores
 
     def forward(self, images: Tensor) -> Tensor:
+        if self.scores is not None:
+            return self.scores(images)
         return logits_of(self.model.encode(images)).float()
 
 
@@ -41,18 +49,25 @@ def _foolbox() -> Any:
 
 
 def attacked(
-    model: CapsuleModel, images: Tensor, labels: Tensor, kind: Kind = "pgd", epsilon: float = 0.1
+    model: CapsuleModel,
+    images: Tensor,
+    labels: Tensor,
+    kind: Kind = "pgd",
+    epsilon: float = 0.1,
+    scores: Scores | None = None,
 ) -> Tensor:
     """Images that differ by at most epsilon a pixel and are classed wrong where that is found.
 
-    images [B,C,H,W] in [0,1], labels [B] -> [B,C,H,W]
+    images [B,C,H,W] in [0,1], labels [B] -> [B,C,H,W]; scores: of a probe on the model, in place of
+    the model's logits
     """
     foolbox = _foolbox()
     model.eval()
     attack = foolbox.attacks.FGSM() if kind == "fgsm" else foolbox.attacks.LinfPGD(
         rel_stepsize=1 / 30, steps=STEPS
     )  # fmt: skip
-    victim = foolbox.PyTorchModel(_Logits(model).eval(), bounds=(0, 1), device=images.device)
+    module = _Victim(model, scores).eval()
+    victim = foolbox.PyTorchModel(module, bounds=(0, 1), device=images.device)
     return attack(victim, images, labels, epsilons=epsilon)[1].detach()
 
 
@@ -139,3 +154,38 @@ class Adversarial(Measure):
         moved = attacked(model, test.images, test.labels, "pgd", self.epsilon)
         right = _right(model, moved, test.labels)
         return numbers | {"pgd_accuracy": float(right.float().mean())}
+
+
+@register_measure("svm-adversarial", ("svm_fgsm_accuracy", "svm_pgd_accuracy"))
+@dataclass
+class AttackedSVM(SVMProbe):
+    """Accuracy of a support vector machine on a representation, under FGSM and PGD.
+
+    The attacker follows the machine's decisions back through the model, to the pixels.
+    """
+
+    epsilon: float = 0.1
+    """The largest change of a pixel."""
+    images: int = 1000
+    """Images that are attacked."""
+
+    def counted(self, split: Split) -> int:
+        return min(super().counted(split), self.images)
+
+    @torch.enable_grad()
+    def score(self, model: CapsuleModel, data: Dataset, split: Split) -> dict[str, float]:
+        machine = self.learned.to(split.images.device)
+        batch = split.batch(slice(len(split) - self.counted(split), None))
+
+        def seen(images: Tensor) -> Tensor:
+            return projected(representation(model, images, self.features), self.components)
+
+        found = {}
+        for kind, metric in zip(("fgsm", "pgd"), self.metrics, strict=True):
+            moved = attacked(
+                model, batch.images, batch.labels, kind, self.epsilon,
+                lambda images: machine.scores(seen(images)),
+            )  # fmt: skip
+            with torch.no_grad():
+                found[metric] = machine.score(seen(moved), batch.labels)
+        return found
