@@ -118,7 +118,14 @@ def restore_optimiser(model: nn.Module, optimiser: Optimizer, tensors: dict[str,
         parameter = parameters[name]
         # Adam's step counter lives on the CPU unless the optimiser is fused
         value = tensor if key == "step" and not fused else like(tensor, parameter)
+        if value.shape == parameter.shape:  # laid out in memory as the parameter is
+            value = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
         optimiser.state[parameter][key] = value.clone()
+
+
+def _bytes(tensors: dict[str, Tensor]) -> bytes:
+    """As safetensors: channels-last tensors are written in the order of their axes."""
+    return safetensors.torch.save({name: t.contiguous() for name, t in tensors.items()})
 
 
 def save(
@@ -131,8 +138,8 @@ def save(
     try:
         temporary.mkdir(parents=True)
         files = {
-            "weights.safetensors": safetensors.torch.save(weights),
-            "training.safetensors": safetensors.torch.save(training),
+            "weights.safetensors": _bytes(weights),
+            "training.safetensors": _bytes(training),
         }
         sums = {name: sha256(data) for name, data in files.items()}
         files["state.json"] = json.dumps({**asdict(state), "sha256": sums}).encode()
