@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -95,12 +96,13 @@ def _times(tree: Path, script: str, words: list[str]) -> dict[str, float]:
     return found
 
 
-def steps(before: Path) -> bool:
+def steps(before: Path, scripts: list[str]) -> bool:
     worst = 0.0
-    jobs = [(tree, *job) for tree in (before, HERE) for job in STEPS.items()]
+    chosen = {script: STEPS[script] for script in scripts}
+    jobs = [(tree, *job) for tree in (before, HERE) for job in chosen.items()]
     with ThreadPoolExecutor() as pool:  # times of this round are not looked at
         list(pool.map(lambda job: _times(*job), jobs))
-    for script, words in STEPS.items():
+    for script, words in chosen.items():
         best: dict[str, dict[str, float]] = {"before": {}, "after": {}}
         for _ in range(3):
             for name, tree in (("before", before), ("after", HERE)):
@@ -120,8 +122,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("before", type=Path, help="a checkout of the older commit")
     parser.add_argument("what", choices=["tables", "demo", "steps"])
+    parser.add_argument("scripts", nargs="*", default=list(STEPS), help="of `steps`: which of them")
     options = parser.parse_args()
-    good = {"tables": tables, "demo": demo, "steps": steps}[options.what](options.before.resolve())
+    looks = {"tables": tables, "demo": demo, "steps": partial(steps, scripts=options.scripts)}
+    good = looks[options.what](options.before.resolve())
     sys.exit(0 if good else 1)
 
 

@@ -171,7 +171,7 @@ def gather(
                 share = tl.exp(logit - total)
             if WITH_COUPLING:
                 tl.store(
-                    coupling + (row3.to(tl.int64) * C + c3) * J + first + k, share,
+                    coupling + (row3.to(tl.int64) * J + first + k) * C + c3, share,
                     (row3 < rows) & (c3 < C) & (first + k < J),
                 )  # fmt: skip
             if WEIGHTED:

@@ -67,7 +67,10 @@ def forward(
     route_bias: Tensor | None,
     with_coupling: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """sums of shares [rows,J] and of votes [rows,J,R,E]; log-denominators; coupling"""
+    """sums of shares [rows,J] and of votes [rows,J,R,E]; log-denominators; coupling
+
+    coupling [rows,J,C]: children lie together, as they are written
+    """
     f32, new = torch.float32, poses.new_empty
     whole = (shape.rows, shape.children)
     lse = new((0,) if score == "uniform" else whole, dtype=f32)
@@ -84,7 +87,9 @@ def forward(
     weighted = activations is not None
     sum1 = new((splits, shape.rows, shape.parents, shape.pose_rows, shape.out_dim), dtype=f32)
     sum0 = new((splits, shape.rows, shape.parents) if weighted else (1, 0), dtype=f32)
-    coupling = new((*whole, shape.parents) if with_coupling else (0,), dtype=f32)
+    coupling = new(
+        (shape.rows, shape.parents, shape.children) if with_coupling else (0,), dtype=f32
+    )
     o |= {"JB": parents, "CHUNK": chunk, "WEIGHTED": weighted, "WITH_COUPLING": with_coupling}
     attention.gather[(rows, groups, splits)](
         poses, weight, activations, *scored, sum0, sum1, coupling, shape.rows, **o

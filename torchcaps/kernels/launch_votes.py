@@ -70,7 +70,10 @@ def forward(
     bias: Tensor | None,
     with_coupling: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """sums of shares [rows,J], of votes and of squares [rows,J,R,E]; log-denominators; coupling"""
+    """sums of shares [rows,J], of votes and of squares [rows,J,R,E]; log-denominators; coupling
+
+    coupling [rows,J,C]: children lie together, as they are written
+    """
     p = plan(shape, score, False, multiprocessors(poses.device))
     weighted = activations is not None
     new, f32 = poses.new_empty, torch.float32
@@ -79,7 +82,9 @@ def forward(
     sum1 = new(parents, dtype=f32)
     sum2 = new(parents if score == "gauss" else (1, 0), dtype=f32)
     whole = (shape.rows, shape.children)
-    coupling = new((*whole, shape.parents) if with_coupling else (0,), dtype=f32)
+    coupling = new(
+        (shape.rows, shape.parents, shape.children) if with_coupling else (0,), dtype=f32
+    )
     tensors = (poses, weight, activations, query, precision, bias)
     sums = (sum0, sum1, sum2, coupling, shape.rows)
     common = options(shape, p, score, weighted, poses)

@@ -2,7 +2,9 @@
 
 `torch.ops.torchcaps.step` takes a grid of child poses [B,H,W,I,R*D], transforms [N,J,D,E] (child c
 uses number c modulo N) and the score's own tensors, and returns sums over children for each parent:
-shares [B,H',W',J], votes and squares [B,H',W',J,R*E]. What a score does not use is empty.
+shares [B,H',W',J], votes and squares [B,H',W',J,R*E]; log-denominators for the way back; and on
+request shares of every child before its activation [B,H',W',J,C], without a gradient. What a score
+does not use is empty.
 """
 
 from typing import Any
@@ -68,11 +70,12 @@ def step(
     window: list[int],
     score: str,
     deterministic: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    with_coupling: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     shape = _shape(poses, weight, window)
-    sum0, sum1, sum2, lse, _ = _forward(
+    sum0, sum1, sum2, lse, coupling = _forward(
         shape, poses, weight, activations, query, precision, bias, route_weight, route_bias,
-        score, False,
+        score, with_coupling,
     )  # fmt: skip
     parents, dim = _parents(poses, weight, window)
     return (
@@ -80,6 +83,7 @@ def step(
         sum1.view(*parents, dim),
         sum2.view(*parents, dim) if sum2.numel() else sum2,
         lse,
+        coupling.view(*parents, shape.children) if with_coupling else coupling,
     )
 
 
@@ -89,7 +93,7 @@ def _contiguous(tensors: tuple[Tensor | None, ...]) -> list[Any]:
 
 @step.register_fake
 def _(poses, weight, activations, *rest):
-    *_, window, score, _deterministic = rest
+    *_, window, score, _deterministic, with_coupling = rest
     parents, dim = _parents(poses, weight, window)
     shape = _shape(poses, weight, window)
     new = lambda *size: poses.new_empty(size, dtype=torch.float32)  # noqa: E731
@@ -98,6 +102,7 @@ def _(poses, weight, activations, *rest):
         new(*parents, dim),
         new(*parents, dim) if score == "gauss" else new(0),
         new(shape.rows, shape.children) if score != "uniform" else new(0),
+        new(*parents, shape.children) if with_coupling else new(0),
     )
 
 
@@ -157,43 +162,14 @@ def _(grad0, grad1, grad2, lse, *rest):
 
 def _save(ctx, inputs, output):
     ctx.save_for_backward(output[3], *inputs[:8])
-    ctx.options = inputs[8:]
+    ctx.options = inputs[8:11]
     ctx.given = [t is not None for t in inputs[:8]]
 
 
-def _differentiate(ctx, grad0, grad1, grad2, _):
+def _differentiate(ctx, grad0, grad1, grad2, *_):
     lse, *tensors = ctx.saved_tensors
     grads = torch.ops.torchcaps.step_backward(grad0, grad1, grad2, lse, *tensors, *ctx.options)
-    return *(g if given else None for g, given in zip(grads, ctx.given, strict=True)), *[None] * 3
+    return *(g if given else None for g, given in zip(grads, ctx.given, strict=True)), *[None] * 4
 
 
 step.register_autograd(_differentiate, setup_context=_save)
-
-
-@torch.library.custom_op("torchcaps::coupling", mutates_args=())
-def coupling(
-    poses: Tensor,
-    weight: Tensor,
-    query: Tensor | None,
-    precision: Tensor | None,
-    bias: Tensor | None,
-    route_weight: Tensor | None,
-    route_bias: Tensor | None,
-    window: list[int],
-    score: str,
-) -> Tensor:
-    """Shares of every child before its activation. -> [B,H',W',C,J]; not differentiable."""
-    shape = _shape(poses, weight, window)
-    *_, shares = _forward(
-        shape, poses, weight, None, query, precision, bias, route_weight, route_bias,
-        score, True,
-    )  # fmt: skip
-    (*grid, parents), _ = _parents(poses, weight, window)
-    return shares.view(*grid, shape.children, parents)
-
-
-@coupling.register_fake
-def _(poses, weight, query, precision, bias, route_weight, route_bias, window, score):
-    (*grid, parents), _ = _parents(poses, weight, window)
-    children = window[0] ** 2 * poses.shape[3]
-    return poses.new_empty((*grid, children, parents), dtype=torch.float32)

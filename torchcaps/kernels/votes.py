@@ -197,7 +197,7 @@ def forward(
             tl.store(to, top + tl.log(total), live & (c < C))
         if not STATS:
             if WITH_COUPLING:
-                tl.store(coupling + (row64[:, None, None] * C + c) * J + jj, share, seen & (c < C))
+                tl.store(coupling + (row64[:, None, None] * J + jj) * C + c, share, seen & (c < C))
             if WEIGHTED:
                 share *= tl.load(activations + at, inside, other=0.0).to(tl.float32)[:, None, None]
                 zeroth += share

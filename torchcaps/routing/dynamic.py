@@ -90,16 +90,15 @@ def dynamic_routing(
         return parents, shares[0] if shares else None
 
     step = FusedStep(poses, weight, window=window)
-    agreed = None
+    agreed = shares = None
     parents = poses
     for t in range(num_iters):
         if t > 0:
             agreed = parents if agreed is None else agreed + parents
-        _, parents, _ = step.sums("uniform" if agreed is None else "dot", agreed)
+        score = "uniform" if agreed is None else "dot"
+        found = step.sums(score, agreed, coupling=coupling and t == num_iters - 1)
+        parents, shares = found.votes, found.coupling
         parents = parents if gain is None else parents * gain[:, None]
         parents = parents if bias is None else parents + bias
         parents = squash_vectors(parents) if squash else parents
-    shares = None
-    if coupling:
-        shares = step.coupling("uniform" if agreed is None else "dot", agreed)
     return parents.to(step.dtype), shares

@@ -121,15 +121,16 @@ def em_routing(
         return mean, active, shares[0] if shares else None
 
     step = FusedStep(poses, weight, activations, window)
-    mass, summed, _ = step.sums("uniform")
+    mass, summed, *_ = step.sums("uniform")
     mean = summed / (mass[..., None] + EPS)
     precision, bias = torch.zeros_like(mean), torch.zeros_like(mass)
-    old, var, log_a = mean, mean, mass  # set by the first pass
+    var, log_a, shares = mean, mass, None  # set by the first pass
     for t in range(num_iters):
         if t > 0:
             precision = 0.5 / var
             bias = F.logsigmoid(log_a) - 0.5 * (2 * math.pi * var).log().sum(-1)
-        mass, off, square = step.sums("gauss", mean, precision, bias)
+        last = coupling and t == num_iters - 1
+        mass, off, square, shares = step.sums("gauss", mean, precision, bias, coupling=last)
         weigh = mass[..., None]
         old, mean = mean, (off + weigh * mean) / (weigh + EPS)
         step_between = mean - old
@@ -137,5 +138,4 @@ def em_routing(
         square = square - 2 * step_between * off + weigh * step_between.square()
         var = (square / (weigh + EPS)).clamp_min(0) + MIN_VARIANCE
         log_a = _activate(mass, var, beta_u, beta_a, inverse_temperature(t, final_lambda))
-    shares = step.coupling("gauss", old, precision, bias) if coupling else None
     return mean.to(step.dtype), log_a.sigmoid().to(step.dtype), shares

@@ -71,8 +71,8 @@ def inverted_attention_step(
     query = None
     if parents is not None:
         query = parents.float() / parents.shape[-1] ** 0.5 if scale else parents.float()
-    _, summed, _ = step.sums(score, query)
-    return summed.to(step.dtype), step.coupling(score, query) if coupling else None
+    found = step.sums(score, query, coupling=coupling)
+    return found.votes.to(step.dtype), found.coupling
 
 
 def inverted_routing(

@@ -8,7 +8,7 @@ state to autograd; `by_rows` runs a reference on windows, a few rows at a time.
 import importlib.util
 import os
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -65,6 +65,19 @@ def use_kernel(impl: Impl, poses: Tensor, weight: Tensor, window: Window | None)
     if reason and impl == "triton":
         raise TorchcapsError(f"impl='triton': {reason}.")
     return not reason
+
+
+class Sums(NamedTuple):
+    """What a step gives: sums over children, and how each shared itself out."""
+
+    shares: Tensor
+    """[B,J], where children have activations"""
+    votes: Tensor
+    """[B,J,E]"""
+    squares: Tensor
+    """[B,J,E], where the score is Gaussian"""
+    coupling: Tensor | None
+    """[B,I,J] or [B,H',W',C,J] on request, without gradients"""
 
 
 class FusedStep:
@@ -136,17 +149,30 @@ class FusedStep:
         bias: Tensor | None = None,
         route_weight: Tensor | None = None,
         route_bias: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Sums over children of shares [B,J], votes and squares [B,J,E]."""
-        if score == "uniform" and not self.dense:
-            if self.weight.shape[0] == self.window[0] ** 2 * self.poses.shape[3]:
-                return self._convolve()
+        coupling: bool = False,
+    ) -> Sums:
+        """Sums over children; on request the shares that they were made with."""
+        uniform = score == "uniform"
+        if uniform and not self.dense and self.weight.shape[0] == self.children:
+            return Sums(*self._convolve(), self._even() if coupling else None)
         arguments = self._arguments(query, precision, bias, route_weight, route_bias)
-        found = torch.ops.torchcaps.step(
+        *sums, _, shares = torch.ops.torchcaps.step(
             self.poses, self.weight, self.activations, *arguments,
-            self.window, score, self.deterministic,
+            self.window, score, self.deterministic, coupling and not uniform,
         )  # fmt: skip
-        return tuple(t[:, 0, 0] if self.dense and t.numel() else t for t in found[:3])  # pyright: ignore
+        mass, votes, squares, shares = (
+            t[:, 0, 0] if self.dense and t.numel() else t for t in (*sums, shares)
+        )
+        if not coupling:
+            return Sums(mass, votes, squares, None)
+        return Sums(mass, votes, squares, self._even() if uniform else shares.mT.detach())
+
+    def _even(self) -> Tensor:
+        """The coupling of a uniform pass."""
+        parents = self.weight.shape[1]
+        grid = self.grid[:1] if self.dense else self.grid
+        even = self.poses.new_full((1,), 1 / parents, dtype=torch.float32)
+        return even.expand(*grid, self.children, parents)
 
     def _convolve(self) -> tuple[Tensor, Tensor, Tensor]:
         """The uniform pass over windows is a convolution of each row of the poses."""
@@ -171,23 +197,6 @@ class FusedStep:
         summed = maps.unflatten(1, (out_caps, out_dim)).unflatten(0, (batch, rows))
         summed = summed.permute(0, 4, 5, 2, 1, 3).flatten(-2) / out_caps
         return mass, summed.float(), mass
-
-    def coupling(
-        self,
-        score: str,
-        query: Tensor | None = None,
-        precision: Tensor | None = None,
-        bias: Tensor | None = None,
-        route_weight: Tensor | None = None,
-        route_bias: Tensor | None = None,
-    ) -> Tensor:
-        """Shares of each child, without gradients. -> [B,I,J] or [B,H',W',C,J]"""
-        with torch.no_grad():
-            arguments = self._arguments(query, precision, bias, route_weight, route_bias)
-            shares = torch.ops.torchcaps.coupling(
-                self.poses, self.weight, *arguments, self.window, score
-            )
-        return shares[:, 0, 0] if self.dense else shares
 
 
 def by_rows(

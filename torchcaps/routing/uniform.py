@@ -57,6 +57,6 @@ def uniform_routing(
         parents, *shares = by_rows(route, poses, weight, window, budget)
         return parents, shares[0] if shares else None
     step = FusedStep(poses, weight, window=window)
-    _, parents, _ = step.sums("uniform")
-    parents = squash_vectors(parents) if squash else parents
-    return parents.to(step.dtype), step.coupling("uniform") if coupling else None
+    found = step.sums("uniform", coupling=coupling)
+    parents = squash_vectors(found.votes) if squash else found.votes
+    return parents.to(step.dtype), found.coupling
