@@ -139,6 +139,16 @@ def test_a_measure_of_ones_own(digits):
         del module._MEASURES["ink"]
 
 
+def test_what_was_measured_stays_when_the_next_fails(tiny_recipe, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    run = start(replace(tiny_recipe, epochs=1, paper="little", table="t", row="r"))
+    monkeypatch.setattr("torchcaps.analysis.probing.LinearProbe.learner", lambda _: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        main(["measure", str(run.folder), "knn", "linear", "--record", "--debug"])
+    text = (tmp_path / "results/little.jsonl").read_text()
+    assert "knn_accuracy" in text and "linear_accuracy" not in text
+
+
 def test_measure_writes_lines_beside_the_run(tiny_recipe, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     run = start(replace(tiny_recipe, epochs=1, paper="little", table="t", row="r"))

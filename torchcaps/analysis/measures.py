@@ -7,7 +7,7 @@ fields are its options, `metrics` the numbers that it gives, `needs` what it ask
 learn something first, from one split of the data, and are then scored on another.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -19,6 +19,8 @@ from torchcaps.data import load as load_data
 from torchcaps.data.spec import call, parse
 from torchcaps.errors import TorchcapsError, nearest
 from torchcaps.models import CapsuleModel
+
+Told = Callable[[str, int, int], None]
 
 
 @dataclass
@@ -33,6 +35,8 @@ class Context:
     """A folder for what is costly to compute again, where there is one."""
     memory: dict[Any, Any] = field(default_factory=dict)
     """What measures of one model share while they are taken."""
+    told: Told | None = None
+    """Called with what is being done, how much of it is, and of how much."""
 
 
 class Measure:
@@ -134,20 +138,30 @@ class Taken:
         return [{**facts, "metric": metric, "value": value} for metric, value in numbers.items()]
 
     def anew(
-        self, device: torch.device, cache: Path | None = None, memory: dict[Any, Any] | None = None
+        self,
+        device: torch.device,
+        cache: Path | None = None,
+        memory: dict[Any, Any] | None = None,
+        told: Told | None = None,
     ) -> "Taken":
         """The same measure with its data on a device, and nothing learned yet."""
-        self.measure.context.cache = cache
-        self.measure.context.memory = {} if memory is None else memory
+        context = self.measure.context
+        context.cache, context.told = cache, told
+        context.memory = {} if memory is None else memory
         return replace(self, data=self.data.to(device), learned=False)
 
 
 def take_all(
-    taken: Iterable[Taken], model: CapsuleModel, device: torch.device, cache: Path | None = None
-) -> list[dict[str, Any]]:
-    """Lines of several measures of one model, which share what they learn."""
+    taken: Iterable[Taken],
+    model: CapsuleModel,
+    device: torch.device,
+    cache: Path | None = None,
+    told: Told | None = None,
+) -> Iterator[list[dict[str, Any]]]:
+    """Lines of each of several measures of one model, which share what they learn."""
     memory: dict[Any, Any] = {}
-    return [line for one in taken for line in one.anew(device, cache, memory).take(model)]
+    for one in taken:
+        yield one.anew(device, cache, memory, told).take(model)
 
 
 def read_measure(text: str) -> tuple[Measure, str]:

@@ -2,6 +2,7 @@
 
 import hashlib
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any
 
 import torch
@@ -68,6 +69,10 @@ class Probe(Measure):
     def counted(self, split: Split) -> int:
         return self.scored or len(split)
 
+    def tell(self, what: str, done: int, total: int) -> None:
+        if self.context.told:
+            self.context.told(what, done, total)
+
     @torch.no_grad()
     def learn(self, model: CapsuleModel, data: Dataset) -> None:
         context = self.context
@@ -117,7 +122,8 @@ class Probe(Measure):
         if path is not None and path.exists():
             return load_file(path)["features"].to(rows.device)
         found = []
-        for part in rows.split(500):
+        for number, part in enumerate(rows.split(500)):
+            self.tell(f"{label} {split}", 500 * number, len(rows))
             # training images as training sees them, before any augmentation
             train = split == "train"
             batch = data.training(part, part) if train else getattr(data, split).batch(part)
@@ -188,7 +194,7 @@ class SVMProbe(Probe):
     """Processes that fit; 0: as many as there are processors."""
 
     def learner(self) -> SVM:
-        return SVM(self.c, self.gamma, self.jobs)
+        return SVM(self.c, self.gamma, self.jobs, partial(self.tell, "pairs of classes"))
 
     def score(self, model: CapsuleModel, data: Dataset, split: Split) -> dict[str, float]:
         self.learned.to(split.images.device)

@@ -297,15 +297,21 @@ def measure(
         json: Whether the numbers are printed as JSON.
     """
     from torchcaps.train.evaluate import measure_run
+    from torchcaps.train.progress import MeasureProgress
     from torchcaps.train.results import append_record
 
-    taken = measure_run(run, list(measures), data_root)
-    if record:
-        console.print(append_record(taken, RESULTS))
+    lines, said = [], []
+    with MeasureProgress(None if json else console) as told:
+        for taken in measure_run(run, list(measures), data_root, told=told):
+            lines += taken["results"]
+            if record:  # at once: what is costly is not lost with what comes after it
+                said.append(append_record(taken, RESULTS))
+            for r in taken["results"] if not json else ():
+                console.print(f"{r['metric']:28} {r['value']:.4f}  {r['data']}")
+    for sentence in dict.fromkeys(said):
+        console.print(sentence)
     if json:
-        return print_json(taken["results"])
-    for r in taken["results"]:
-        console.print(f"{r['metric']:28} {r['value']:.4f}  {r['data']}")
+        print_json(lines)
 
 
 def reproduce(

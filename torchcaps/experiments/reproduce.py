@@ -113,8 +113,8 @@ def run_job(job: Job, data_root: str, results: Path) -> Done:
         if job.measures:
             words = ["torchcaps", "measure", str(run.folder), *job.measures, "--record"]
             root = Path(data_root) if data_root else None
-            taken = measure_run(run.folder, list(job.measures), root, shlex.join(words))
-            append_record(taken, results)
+            for taken in measure_run(run.folder, list(job.measures), root, shlex.join(words)):
+                append_record(taken, results)
     except Exception as error:  # one run that fails leaves the others
         return Done(job, str(error).strip().split("\n")[0] or type(error).__name__)
     return Done(job)

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import torch
 
-from torchcaps.analysis.measures import prepare, take_all
+from torchcaps.analysis.measures import Told, prepare, take_all
 from torchcaps.data import Dataset, Split
 from torchcaps.errors import TorchcapsError
 from torchcaps.train.load import data_of, load, other_data
@@ -81,15 +81,22 @@ def evaluate_run(
 
 
 def measure_run(
-    folder: Path, texts: list[str], root: Path | None = None, command: str = ""
-) -> dict[str, Any]:
-    """Measures of a finished run's chosen model, as a record that can be appended to results."""
+    folder: Path,
+    texts: list[str],
+    root: Path | None = None,
+    command: str = "",
+    told: Told | None = None,
+) -> Iterator[dict[str, Any]]:
+    """Measures of a finished run's chosen model: of each a record that can be appended to results,
+    when it is taken.
+    """
     recipe, task = open_run(folder)
     data = data_of(recipe.data, root)
     taken = prepare(texts, data, recipe.data.name, root or recipe.data.root or None)
     for measure in taken:
         measure.check(task.model)
     device = best_device()
+    facts = {**Run(folder).record(), **environment(device, command)}
     with arithmetic(recipe):
-        lines = take_all(taken, task.model, device, Run(folder).encodings)
-    return {**Run(folder).record(), **environment(device, command), "results": lines}
+        for lines in take_all(taken, task.model, device, Run(folder).encodings, told):
+            yield {**facts, "results": lines}

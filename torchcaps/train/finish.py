@@ -10,6 +10,7 @@ from torchcaps.analysis.measures import take_all
 from torchcaps.errors import TorchcapsError
 from torchcaps.train import checkpoint
 from torchcaps.train.evaluate import arithmetic, task_lines
+from torchcaps.train.progress import MeasureProgress
 from torchcaps.train.recipe import to_dict
 from torchcaps.train.record import environment
 from torchcaps.train.results import append_record
@@ -36,7 +37,9 @@ def all_lines(training: Training, task: Task) -> list[dict[str, Any]]:
             for line in task_lines(task, recipe.data.name, parts.data, split)
         ]
         cache = training.run.encodings if training.chief else None
-        lines += take_all(parts.measures, task.model, parts.fabric.device, cache)
+        with MeasureProgress(training.console) as told:
+            found = take_all(parts.measures, task.model, parts.fabric.device, cache, told)
+            lines += [line for some in found for line in some]
     return lines
 
 

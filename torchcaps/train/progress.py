@@ -66,3 +66,34 @@ class TrainingProgress:
         self.progress.update(self.task, numbers=shown)
         place = f"epoch {number + 1}/{self.epochs}" if self.epochs else f"step {step}/{self.total}"
         self.console.print(f"{place}  {shown}  {speed:,.0f} images/s", style="dim")
+
+
+class MeasureProgress:
+    """A bar on a terminal for what a measure is doing; where the output is a file, nothing."""
+
+    def __init__(self, console: Console | None):
+        self.progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            console=console or Console(quiet=True),
+            disable=not (console and console.is_terminal),
+            transient=True,
+        )
+        self.what = ""
+
+    def __enter__(self) -> "MeasureProgress":
+        self.progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.progress.stop()
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        if what != self.what:
+            for task in self.progress.task_ids:
+                self.progress.remove_task(task)
+            self.progress.add_task(what, total=total)
+            self.what = what
+        self.progress.update(self.progress.task_ids[-1], completed=done)
