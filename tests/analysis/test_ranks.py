@@ -8,7 +8,13 @@ import torchcaps
 from tests.conftest import TINY_CAPSNET
 from torchcaps.analysis.equivariance import linear_share
 from torchcaps.analysis.measures import prepare
-from torchcaps.analysis.ranks import label_entropy, rank_numbers, ranked, support_by_rank
+from torchcaps.analysis.ranks import (
+    label_entropy,
+    rank_numbers,
+    ranked,
+    ranked_layers,
+    support_by_rank,
+)
 from torchcaps.analysis.views import get_view
 from torchcaps.layers.sparse import support_of
 
@@ -44,6 +50,22 @@ def test_dead_capsules_and_entropy(model, digits):
     numbers = rank_numbers(model, digits.test[slice(0, 20)])
     assert numbers["dead"] == 4 and numbers["first_entropy"] == pytest.approx(0)
     assert 0 < numbers["support_ratio"] <= 1
+
+
+def test_a_stack_is_ranked_in_each_layer(digits):
+    model = torchcaps.create_model("sparse", **{**TINY, "num_caps": (7, 5)}).eval()
+    part = digits.test[slice(0, 20)]
+    lower, upper = ranked_layers(model, part)
+    assert lower[0].shape == (20, 7) and upper[0].shape == (20, 5)
+    assert torch.equal(ranked(model, part)[1], upper[1])
+    numbers = rank_numbers(model, part)
+    curve = support_by_rank(lower[0])
+    assert numbers["lower_support_ratio"] == pytest.approx(float(curve[3]))
+    view = get_view("support")
+    arrays = view.compute(model, digits)
+    assert [len(curve) for curve in arrays.values()] == [7, 5]
+    names = [line.get_label() for line in view.draw({"run": arrays}).axes[0].get_lines()]
+    assert names[:2] == ["run, layer 1", "run, layer 2"]
 
 
 def test_a_linear_move_is_told_and_noise_is_not():

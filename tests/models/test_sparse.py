@@ -1,5 +1,8 @@
 """Sparse capsules: printed sizes, masks that mask, a stack, every routing; state that resumes."""
 
+import socket
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -85,6 +88,17 @@ def test_a_stack_has_a_mask_in_each_layer():
         torchcaps.create_model("sparse", **{**TINY, "num_caps": ()})
 
 
+def test_boosts_can_count_in_routing():
+    model = torchcaps.create_model("sparse", **TINY, boost_in_routing=True).eval()
+    images = torch.rand(3, 1, 28, 28)
+    before = model(images).capsules
+    model.masks[0].boost[2] = 5.0
+    after = model(images).capsules
+    assert not torch.allclose(before[:, 2], after[:, 2], atol=1e-4)
+    with pytest.raises(TorchcapsError, match="dynamic"):
+        torchcaps.create_model("sparse", **TINY, boost_in_routing=True, routing="em")
+
+
 def test_capsules_in_a_frame_do_not_see_a_shift(digits):
     model = torchcaps.create_model("sparse", **TINY, image_size=40, frame=28).eval()
     images = torch.nn.functional.pad(digits.test.images[:6].float() / 255, (6, 6, 6, 6))
@@ -137,6 +151,29 @@ def test_parts_of_a_batch_count_as_one_update(recipe, tmp_path):
     parts = replace(still, optimiser=OptimiserSpec("adam", 0.0, accumulate=4))
     one, other = start(still, tmp_path / "one"), start(parts, tmp_path / "other")
     assert all(torch.equal(t, masks(other)[n]) for n, t in masks(one).items())
+
+
+@pytest.mark.slow
+def test_two_processes_count_as_one(tmp_path):
+    """At a rate of zero, for the same reason."""
+    words = [
+        "-m", "torchcaps.cli", "train", "sparse/table1/sparse", "--steps", "12",
+        "--validate-every", "12", "--batch-size", "64", "--data.name", "digits", "--measures",
+        "--model.channels", "4", "--model.num-types", "2", "--model.hidden", "16",
+        "--optimiser.lr", "0", "--task.period", "5", "--hardware.precision", "fp32",
+    ]  # fmt: skip
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    pair = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", port]
+    both = ["--hardware.devices", "2", "--hardware.strategy", "ddp"]
+    for name, launcher, more in (("one", [], []), ("two", pair, both)):
+        command = [sys.executable, *launcher, *words, *more, "--out", str(tmp_path / name)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+    one, two = (masks(Run(tmp_path / name)) for name in ("one", "two"))
+    assert all(torch.equal(t, two[n]) for n, t in one.items())
+    assert (one["model.masks.0.boost"] > 1).any()
 
 
 def test_a_dense_control_is_counted_and_not_boosted(recipe, tmp_path):

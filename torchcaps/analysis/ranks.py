@@ -26,7 +26,7 @@ LOOKED_AT = 2000
 
 
 def support_and_rank(output: Output, layer: int = -1) -> tuple[Tensor, Tensor]:
-    """Support and rank of the parents of one layer, each [B,J]."""
+    """Support and rank of the parents of one ranked layer, each [B,J]."""
     rankings = getattr(output, "rankings", ())
     if rankings:
         return rankings[layer].support, rankings[layer].rank
@@ -37,14 +37,23 @@ def support_and_rank(output: Output, layer: int = -1) -> tuple[Tensor, Tensor]:
 
 
 @torch.no_grad()
-def ranked(model: CapsuleModel, split: Split, layer: int = -1) -> tuple[Tensor, Tensor]:
-    """The same of every image of a split. -> support, rank [N,J]"""
+def ranked_layers(model: CapsuleModel, split: Split) -> list[tuple[Tensor, Tensor]]:
+    """The same of every image of a split and of each ranked layer, from the lowest: [N,J]"""
     model.eval()
-    found = [
-        support_and_rank(model.encode(batch.images, coupling=True), layer)
-        for batch in split.batches(500)
+    found = []
+    for batch in split.batches(500):
+        output = model.encode(batch.images, coupling=True)
+        count = len(getattr(output, "rankings", ())) or 1
+        found.append([support_and_rank(output, layer) for layer in range(-count, 0)])
+    return [
+        (torch.cat([s for s, _ in parts]), torch.cat([r for _, r in parts]))
+        for parts in zip(*found, strict=True)
     ]
-    return torch.cat([s for s, _ in found]), torch.cat([r for _, r in found])
+
+
+def ranked(model: CapsuleModel, split: Split) -> tuple[Tensor, Tensor]:
+    """Support and rank in the last layer of every image of a split, each [N,J]."""
+    return ranked_layers(model, split)[-1]
 
 
 def support_by_rank(support: Tensor) -> Tensor:
@@ -55,17 +64,23 @@ def support_by_rank(support: Tensor) -> Tensor:
 
 def rank_numbers(model: CapsuleModel, split: Split) -> dict[str, float]:
     """How ranks are shared out: entropy of who comes first (in nats, log J: evenly), capsules that
-    never do, and support of rank 3 over that of rank 0.
+    never do, and support of rank 3 over that of rank 0; of a stack's lowest ranked layer too.
     """
-    support, rank = ranked(model, split)
+    every = ranked_layers(model, split)
+    support, rank = every[-1]
     first = (rank == 0).float().mean(0)
     entropy = -(first * first.clamp(min=1e-12).log()).sum()
-    curve = support_by_rank(support)
-    return {
+    numbers = {
         "first_entropy": float(entropy),
         "dead": float((first == 0).sum()),
-        "support_ratio": float(curve[min(3, len(curve) - 1)]),
+        "support_ratio": _ratio(support),
     }
+    return numbers | ({"lower_support_ratio": _ratio(every[0][0])} if len(every) > 1 else {})
+
+
+def _ratio(support: Tensor) -> float:
+    curve = support_by_rank(support)
+    return float(curve[min(3, len(curve) - 1)])
 
 
 def label_entropy(rank: Tensor, labels: Tensor) -> float:
@@ -79,7 +94,9 @@ def label_entropy(rank: Tensor, labels: Tensor) -> float:
     return float((doubt * table.sum(1)).sum() / table.sum())
 
 
-@register_measure("ranks", ("first_entropy", "dead", "support_ratio", "label_entropy"))
+@register_measure(
+    "ranks", ("first_entropy", "dead", "support_ratio", "lower_support_ratio", "label_entropy")
+)
 @dataclass
 class Ranks(Measure):
     """Who comes first and how often: entropy, capsules that never do, steepness, purity."""
@@ -107,8 +124,8 @@ class Support(View):
     title = "Support by rank"
     place = 70
     words = (
-        "What the routing gives the capsules of the last layer, sorted for each image, averaged, "
-        "as a share of the first: flat where all are called on alike."
+        "What the routing gives the capsules of a layer, sorted for each image, averaged, as a "
+        "share of the first: flat where all are called on alike."
     )
     together = True
 
@@ -116,13 +133,16 @@ class Support(View):
         return _no_ranks(model, data)
 
     def compute(self, model: CapsuleModel, data: Dataset) -> Arrays:
-        support, _ = ranked(model, _part(data))
-        return {"support": support_by_rank(support).cpu().numpy()}
+        every = ranked_layers(model, _part(data))
+        names = [""] if len(every) == 1 else [f", layer {n + 1}" for n in range(len(every))]
+        curves = (support_by_rank(support).cpu().numpy() for support, _ in every)
+        return dict(zip(names, curves, strict=True))
 
     def draw(self, found: dict[str, Arrays]) -> "Figure":
         curves = {
-            name: (np.arange(len(a["support"])), a["support"], {"marker": "o"})
-            for name, a in found.items()
+            name + layer: (np.arange(len(curve)), curve, {"marker": "o"})
+            for name, arrays in found.items()
+            for layer, curve in arrays.items()
         }
         return styled_plot(curves, "rank", "support, first = 1", ylim=(0, 1.05))
 
@@ -153,6 +173,7 @@ class RankFrequencies(View):
         shown = axes.imshow(table, cmap="viridis", vmin=0, aspect="auto")
         axes.set(xlabel="rank", ylabel="capsule")
         axes.set_yticks(range(len(table)), [str(i) for i in range(len(table))], fontsize=7)
+        axes.set_xticks(range(0, len(table), max(1, len(table) // 8)))
         figure.colorbar(shown, ax=axes).set_label("share of images", fontsize=8)
         return figure
 

@@ -1,4 +1,4 @@
-"""`make demo`: a small CapsNet and a small ConvNet-Avg on the embedded digits."""
+"""`make demo`: a small CapsNet and a small ConvNet-Avg on the embedded digits; others as small."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from torchcaps.train.recipe import (
 )
 from torchcaps.train.registry import get_recipe, recipe
 from torchcaps.train.run import Run
-from torchcaps.train.tasks import Classify
+from torchcaps.train.tasks import Classify, Sparse
 
 CLEAN, TRANSFORMED = "digits", "affnist-like:digits,size=28,shift=2,copies=4"
 
@@ -49,6 +49,26 @@ def convnet_avg() -> Recipe:
     torchcaps train demo/convnet-avg
     """
     return _recipe("ConvNet-Avg", "convnet-avg-small", Classify("cross_entropy"), 16, 32)
+
+
+@recipe("demo/sparse")
+def sparse() -> Recipe:
+    """Sparse capsules on 4,000 digits whose labels they never see, read by simple learners.
+
+    torchcaps train demo/sparse
+    """
+    return Recipe(
+        row="sparse",
+        epochs=15,
+        batch_size=50,
+        data=DataSpec(CLEAN, ("translate:2",)),
+        measures=("linear", "svm", "kmeans", "ranks"),
+        model=model_config("sparse-small"),
+        task=Sparse(),
+        choose="last",
+        optimiser=OptimiserSpec("adam", lr=3e-3),
+        schedule=ScheduleSpec("one_cycle"),
+    )
 
 
 def run_demo(folder: Path, console: Console) -> list[Run]:

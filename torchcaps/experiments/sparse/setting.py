@@ -41,6 +41,7 @@ MORE = {
     "error": Column((CENTRED,), "sse", 1.0, lower=True, note="squared error of a centred digit"),
     "error, affNIST": Column((DRAWN,), "sse", 1.0, lower=True),
     "support 3/0": Column((CENTRED,), "support_ratio", 1.0, lower=True),
+    "support 3/0, lower layer": Column((CENTRED,), "lower_support_ratio", 1.0, lower=True),
     "who is first": Column((CENTRED,), "first_entropy", 1.0, note="nats; evenly: log of capsules"),
     "dead": Column((CENTRED,), "dead", 1.0, digits=0, lower=True),
     "label given first": Column((CENTRED,), "label_entropy", 1.0, note="nats of doubt", lower=True),
