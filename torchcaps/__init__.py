@@ -39,8 +39,9 @@ number; rooms of one number do not import each other.
     launch_attention, launch_shares, launch_votes
 1 losses            functions of tensors; never import a model
     classification, reconstruction
+    concrete        presences as logits: densities and divergences
 1 probes            simple learners on frozen features: fit, predict, score
-    knn, linear, svm, kmeans
+    knn, linear, logistic, svm, kmeans
 2 routing           poses and weights in, parents out
     step            one fused step, or a reference a few rows at a time
     window          windows on a grid, votes, coordinates
@@ -54,6 +55,10 @@ number; rooms of one number do not import each other.
     classes         class capsules without poses
     sparse          parents masked by rank, and their boosts
     frame           a frame that follows the ink
+    templates       parts that poses place on a canvas, one over the other
+    arrangement     objects to parts, with the selection summed out
+    parts           an image to parts, attentively pooled
+    sets            the set transformer: attention among the members of a set
     patches         sequences of patches, ConvMixer and ViT on the visible ones
     stem, backbone, views, primary, decoder, patch_decoder
 4 models            images in, every intermediate by name out
@@ -67,6 +72,9 @@ number; rooms of one number do not import each other.
     mcae            the masked capsule autoencoder
     sparse          sparse unsupervised capsules
     autoencoder     a plain convolutional autoencoder beside them
+    generative      generative capsules with variational inference
+    pyro_program    the same as a Pyro program, the oracle of its bound
+    vae             a plain variational autoencoder beside them
     sr              self-routing capsules
     timm_net        classifiers of timm, for comparison
     em              matrix capsules with EM routing
@@ -86,6 +94,7 @@ number; rooms of one number do not import each other.
     masked          what is drawn of patches that were not seen
     routing         where each parent's input comes from
     ranks           which capsules an image calls on
+    presence        what presences of parts and objects carry
     equivariance    whether a pose follows the image
     curves          losses and accuracy against epochs
     contact         contact sheets
@@ -95,7 +104,7 @@ number; rooms of one number do not import each other.
     recipe          one dataclass with the whole run in it
     registry        recipes by name, and what a run has changed of one
     tasks           what a step minimises: modules that own their model
-        base, classify, reconstruct, masked, sparse
+        base, classify, reconstruct, masked, sparse, elbo
     optim           optimisers, the learning rate, the average of weights
     checkpoint      files that survive a kill
     run             the folder of a run
@@ -122,6 +131,8 @@ number; rooms of one number do not import each other.
         setting, table1, ablations, best, few, views, pretraining
     sparse          Sparse Unsupervised Capsules Generalize Better
         setting, table1, best, depth
+    generative      Capsule Networks: A Generative Probabilistic Perspective
+        table1
 8 explorer          what one looks at in a browser
     report
 9 cli               the command line

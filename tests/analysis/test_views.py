@@ -14,7 +14,8 @@ from torchcaps.errors import TorchcapsError
 from torchcaps.models import Output
 
 MODELS = ["capsnet", "convnet-cr", "convnet-avg", "em-capsnet", "inverted-simple", "mcae",
-          "mcae-pretrain", "sr-capsnet", "view-capsnet", "sparse", "autoencoder"]  # fmt: skip
+          "mcae-pretrain", "sr-capsnet", "view-capsnet", "sparse", "autoencoder",
+          "generative", "vae"]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +48,7 @@ def test_what_applies_to_whom(few):
     assert applies["capsnet"] == {*classes, *drawn, *ranked, "where"}
     assert applies["mcae-pretrain"] == {"masked"}
     assert applies["sparse"] == {*drawn, *ranked} and applies["autoencoder"] == drawn
+    assert applies["generative"] == {"reconstructions", *ranked} and applies["vae"] == drawn
     assert applies["convnet-avg"] == classes
     with pytest.raises(TorchcapsError, match="Did you mean 'where'"):
         get_view("wher")

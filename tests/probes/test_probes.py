@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from torchcaps.probes import KNN, Linear
+from torchcaps.probes import KNN, Linear, Logistic
 
 
 def blobs(count=60):
@@ -10,7 +10,7 @@ def blobs(count=60):
     return centres[labels] + 0.3 * torch.randn(count, 3), labels
 
 
-@pytest.mark.parametrize("probe", [KNN(5), Linear()], ids=["knn", "linear"])
+@pytest.mark.parametrize("probe", [KNN(5), Linear(), Logistic()], ids=["knn", "linear", "logistic"])
 def test_they_tell_blobs_apart_and_not_noise(probe):
     features, labels = blobs()
     probe.fit(features[::2], labels[::2])
@@ -20,3 +20,19 @@ def test_they_tell_blobs_apart_and_not_noise(probe):
     tags = torch.randint(3, (600,))
     probe.fit(noise[::2], tags[::2])
     assert probe.score(noise[1::2], tags[1::2]) < 0.5
+
+
+def test_logistic_regression_is_scikit_learns():
+    from sklearn.linear_model import LogisticRegression
+
+    torch.manual_seed(0)
+    features, labels = torch.randn(200, 4), torch.randint(3, (200,))
+    features[:, 0] += labels
+    ours = Logistic().fit(features, labels)
+    x = (features.double() - ours.mean) / ours.std
+    theirs = LogisticRegression(C=1 / (2 * 200 * ours.penalty), tol=1e-10, max_iter=1000)
+    theirs.fit(x.numpy(), labels.numpy())
+    chances = ours._with_one(features) @ ours.weight
+    torch.testing.assert_close(
+        chances.softmax(1), torch.from_numpy(theirs.predict_proba(x.numpy())), atol=1e-3, rtol=0
+    )

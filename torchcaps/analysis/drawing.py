@@ -78,8 +78,12 @@ def reconstructions(
 ) -> np.ndarray:
     """images [B,C,H,W] -> what the decoder draws of them [B,C,H,W]"""
     model.eval()
-    if "decode" not in model.provides:
+    if "redraw" not in model.provides:
         raise TorchcapsError("Only a model with a decoder reconstructs.")
+    if "decode" not in model.provides:
+        drawn = model(images).reconstruction
+        assert drawn is not None
+        return drawn.cpu().numpy()
     poses = model.encode(images).drawable
     assert poses is not None
     return model.decode(poses, labels).cpu().numpy()
@@ -119,7 +123,7 @@ class Reconstructions(View):
     )
 
     def applies(self, model: CapsuleModel, data: Dataset) -> str:
-        return lacks(model, data, "decode")
+        return lacks(model, data, "redraw")
 
     def compute(self, model: CapsuleModel, data: Dataset) -> Arrays:
         batch = few(data, 10)

@@ -116,7 +116,9 @@ class Taken:
         name, family = self.measure.name, model.config.family
         lacking = [need for need in self.measure.needs if need not in model.provides]
         if lacking:
-            what = {"logits": "classes", "decode": "a decoder"}.get(lacking[0], lacking[0])
+            what = {"logits": "classes", "decode": "a decoder", "redraw": "a decoder"}.get(
+                lacking[0], lacking[0]
+            )
             raise TorchcapsError(f"{name} measures a model with {what}; this {family} has none.")
         if self.measure.single_labels and self.data.test.labels.ndim != 1:
             raise TorchcapsError(f"{name} needs one label an image; {self.label} has several.")

@@ -75,7 +75,7 @@ class Outliers(Measure):
 class Reconstruction(Measure):
     """The sum of squared errors of an image that is drawn again."""
 
-    needs = ("decode",)
+    needs = ("redraw",)
     single_labels = False
 
     @torch.no_grad()

@@ -15,7 +15,7 @@ from torchcaps.data import load as load_data
 from torchcaps.data.spec import parse
 from torchcaps.errors import TorchcapsError, nearest
 from torchcaps.models import CapsuleModel
-from torchcaps.probes import KNN, SVM, KMeans, Linear
+from torchcaps.probes import KNN, SVM, KMeans, Linear, Logistic
 
 
 def representation(model: CapsuleModel, images: Tensor, name: str = "") -> Tensor:
@@ -170,6 +170,15 @@ class LinearProbe(Probe):
 
     def learner(self) -> Linear:
         return Linear()
+
+
+@register_measure("logistic", ("logistic_accuracy",))
+@dataclass
+class LogisticProbe(Probe):
+    """Logistic regression on the model's representation, its penalty chosen on a tenth."""
+
+    def learner(self) -> Logistic:
+        return Logistic()
 
 
 @register_measure("knn", ("knn_accuracy",))

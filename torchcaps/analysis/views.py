@@ -70,10 +70,11 @@ def get_view(name: str) -> View:
 
 
 def lacks(model: CapsuleModel, data: Dataset, *needs: str) -> str:
-    """Why a view that needs these does not apply: logits, decode, draw, labels."""
+    """Why a view that needs these does not apply: logits, decode, redraw, draw, labels."""
     reasons = {
         "logits": "It has no classes.",
         "decode": "It has no decoder that draws from capsules.",
+        "redraw": "It draws no images.",
         "draw": "It draws no removed patches.",
     }
     for need in needs:

@@ -6,11 +6,13 @@ from torchcaps.models import (
     cnn,
     convnet,
     em,
+    generative,
     inverted,
     mcae,
     sparse,
     sr,
     timm_net,
+    vae,
     views,
 )
 from torchcaps.models.base import CapsuleModel, ModelConfig, Output
@@ -27,11 +29,13 @@ __all__ = [
     "create_model",
     "em",
     "from_folder",
+    "generative",
     "inverted",
     "list_models",
     "mcae",
     "sparse",
     "sr",
     "timm_net",
+    "vae",
     "views",
 ]

@@ -46,7 +46,7 @@ class Autoencoder(CapsuleModel):
 
     @property
     def provides(self) -> frozenset[str]:
-        return frozenset({"decode"})
+        return frozenset({"decode", "redraw"})
 
     def encode(self, images: Tensor, *, coupling: bool = False) -> Output:
         self.check_images(images)

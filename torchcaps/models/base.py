@@ -86,6 +86,16 @@ def register_output(kind: O) -> O:
 register_output(Output)
 
 
+@dataclass
+class Bound:
+    """The evidence bound of each image, term by term, and what it was computed with."""
+
+    terms: dict[str, Tensor]
+    """The bound is their sum; each [B]."""
+    drawn: Tensor
+    """The image without noise [B,C,H,W]."""
+
+
 class CapsuleModel(nn.Module):
     """Base of all models: `model(images) -> Output`.
 
@@ -104,10 +114,12 @@ class CapsuleModel(nn.Module):
 
     @property
     def provides(self) -> frozenset[str]:
-        """What measures and views may ask of it: `logits`, `decode`, `ranks` (of a sparse layer),
-        `draw` (of masked patches).
+        """What measures, views and tasks may ask of it: `logits`, `decode` (from capsules),
+        `redraw` (the whole image), `ranks` (of a sparse layer), `draw` (of masked patches),
+        `bound` (of a generative model).
         """
-        return frozenset({"logits"} | ({"decode"} if self.decoder is not None else set()))
+        decoder = {"decode", "redraw"} if self.decoder is not None else set()
+        return frozenset({"logits"} | decoder)
 
     def check_images(self, images: Tensor) -> None:
         """Say so where images are not of the shape that this model was made for."""
@@ -130,6 +142,13 @@ class CapsuleModel(nn.Module):
         -> images [B,C,H,W], or [B,M,C,H,W]
         """
         raise TorchcapsError(f"{type(self).__name__} with this configuration has no decoder.")
+
+    def bound(self, images: Tensor, noise: bool = True) -> Bound:
+        """The evidence bound of images, at a draw of the posterior, or without noise at its means.
+
+        images [B,C,H,W]
+        """
+        raise TorchcapsError(f"{type(self).__name__} is no generative model: it has no bound.")
 
     def forward(self, images: Tensor, *, coupling: bool = False) -> Output:
         output = self.encode(images, coupling=coupling)

@@ -153,7 +153,7 @@ class SparseCapsNet(CapsuleModel):
 
     @property
     def provides(self) -> frozenset[str]:
-        return frozenset({"decode", "ranks"})
+        return frozenset({"decode", "redraw", "ranks"})
 
     def encode(self, images: Tensor, *, coupling: bool = False) -> SparseOutput:
         self.check_images(images)

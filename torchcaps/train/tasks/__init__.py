@@ -11,12 +11,14 @@ from torchcaps.train.tasks.base import (
     tasks,
 )
 from torchcaps.train.tasks.classify import Classify
+from torchcaps.train.tasks.elbo import Elbo
 from torchcaps.train.tasks.masked import Masked
 from torchcaps.train.tasks.reconstruct import Reconstruct
 from torchcaps.train.tasks.sparse import Sparse
 
 __all__ = [
     "Classify",
+    "Elbo",
     "Masked",
     "Reconstruct",
     "Sparse",

@@ -1,0 +1,102 @@
+"""How objects arrange their parts: which object a part belongs to, where it then stands.
+
+    s_i  ~ Cat(pi_i),  pi_ij = share_ij t_j / (share_i0 + sum_j' share_ij' t_j')     0: no object
+    k_i  | s_i=j ~ LogitConcrete(presence_ij)          z_i = sigmoid(k_i)
+    X'_i | s_i=j ~ Norm(X_j M_ij, std_ij) where the part is on, Norm(identity, off_std) where off
+
+Given the objects, parts are independent, and s_i touches part i alone: so it is summed out, by a
+log-sum-exp over objects in place of (J+1)^I selections. A relaxed presence z is between on and off:
+
+    mixture        log(z N_on + (1-z) N_off), a proper density and exact at 0 and 1
+    interpolated   Norm(z mean + (1-z) identity, z std + (1-z) off_std)
+    weighted       z log N_on + (1-z) log N_off, below the mixture by Jensen, not normalised
+"""
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from torchcaps.layers.templates import compose
+from torchcaps.losses.concrete import concrete_log_prob, log_off, log_on, normal_log_prob
+
+OnOff = Literal["mixture", "interpolated", "weighted"]
+
+
+class Arrangement(nn.Module):
+    """The generative layer from objects to parts, with the selection summed out.
+
+    Its call gives the log-joint of every selection, [B,I,J+1], the dummy's first:
+    `.logsumexp(-1)` is log p(part | objects), `.softmax(-1)` the posterior over selections.
+    """
+
+    letters = "[B,J,2,3], [B,I,2,3] -> [B,I,J+1]"
+    identity: Tensor
+
+    def __init__(
+        self, num_objects: int, num_parts: int, scale: float, *, tau: float = 1.0,
+        min_std: float = 0.1, off_std: float = 1.5, dummy_std: float = 1.0,
+        dummy_share: float = 0.1, dummy_presence: float = 0.1, on_off: OnOff = "mixture",
+    ):  # fmt: skip
+        """scale: of a part in the frame of its object, to start with"""
+        super().__init__()
+        pairs = (num_parts, num_objects)
+        self.tau, self.min_std, self.off_std, self.on_off = tau, min_std, off_std, on_off
+        self.dummy = (dummy_std, dummy_share, dummy_presence)
+        place = torch.zeros(*pairs, 2, 3)
+        place[..., :2] = scale * torch.eye(2)
+        place[..., 2] = 0.3 * torch.randn(*pairs, 2)
+        self.place = nn.Parameter(place)
+        self.share = nn.Parameter(torch.zeros(pairs))
+        self.presence = nn.Parameter(torch.zeros(pairs))
+        self.spread = nn.Parameter(torch.full(pairs, -1.05))  # a deviation of 0.4 with the floor
+        self.register_buffer("identity", torch.eye(2, 3), persistent=False)
+
+    @property
+    def std(self) -> Tensor:
+        """[I,J+1], the dummy's first"""
+        return F.pad(self.min_std + F.softplus(self.spread), (1, 0), value=self.dummy[0])
+
+    def votes(self, objects: Tensor) -> Tensor:
+        """Where each object wants each part. [B,J,2,3] -> [B,I,J,2,3]"""
+        return compose(objects[:, None], self.place)
+
+    def log_selection(self, logits: Tensor) -> Tensor:
+        """log pi. logits of objects [B,J] -> [B,I,J+1]"""
+        shares = log_on(self.share) + log_on(logits)[:, None]
+        dummy = shares.new_tensor(self.dummy[1]).log().expand(*shares.shape[:2], 1)
+        return torch.cat([dummy, shares], -1).log_softmax(-1)
+
+    def log_parts(self, objects: Tensor, part_logits: Tensor, parts: Tensor) -> Tensor:
+        """log p(k_i, X'_i | s_i = j). [B,J,2,3], [B,I], [B,I,2,3] -> [B,I,J+1]"""
+        nothing = self.identity.expand(*parts.shape[:2], 1, 2, 3)
+        means = torch.cat([nothing, self.votes(objects)], 2)
+        dummy = self.presence.new_full((len(self.presence), 1), self.dummy[2]).logit()
+        present = concrete_log_prob(
+            part_logits[..., None], torch.cat([dummy, self.presence], 1), self.tau
+        )
+        return present + self._placed(part_logits[..., None], parts[:, :, None], means)
+
+    def _placed(self, logits: Tensor, parts: Tensor, means: Tensor) -> Tensor:
+        std = self.std[..., None, None]
+        if self.on_off == "interpolated":
+            on = logits.sigmoid()[..., None, None]
+            mean = on * means + (1 - on) * self.identity
+            return normal_log_prob(parts, mean, on * std + (1 - on) * self.off_std).sum((-2, -1))
+        there = normal_log_prob(parts, means, std).sum((-2, -1))
+        away = normal_log_prob(parts, self.identity, self.off_std).sum((-2, -1))
+        if self.on_off == "weighted":
+            on = logits.sigmoid()
+            return on * there + (1 - on) * away
+        return torch.logaddexp(log_on(logits) + there, log_off(logits) + away)
+
+    def forward(
+        self, logits: Tensor, objects: Tensor, part_logits: Tensor, parts: Tensor
+    ) -> Tensor:
+        with torch.autocast(parts.device.type, enabled=False):
+            kind = self.place.dtype
+            logits, objects, part_logits, parts = (
+                t.to(kind) for t in (logits, objects, part_logits, parts)
+            )
+            return self.log_selection(logits) + self.log_parts(objects, part_logits, parts)

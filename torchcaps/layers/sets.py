@@ -1,0 +1,76 @@
+"""The set transformer (Lee et al. 2019): attention among the members of a set, and a pooling of it.
+
+The scale is 1/sqrt(width), not of a head's width, as in its authors' code.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+class Attend(nn.Module):
+    """Queries that look at a set: projected queries and what they found, then a small network.
+
+    queries [B,M,Q], members [B,N,K] -> [B,M,width]
+    """
+
+    letters = "[B,N,D] -> [B,N,E]"
+
+    def __init__(self, query_dim: int, member_dim: int, width: int, heads: int):
+        super().__init__()
+        self.heads = heads
+        self.query = nn.Linear(query_dim, width)
+        self.key, self.value = nn.Linear(member_dim, width), nn.Linear(member_dim, width)
+        self.norm, self.last_norm = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.out = nn.Linear(width, width)
+
+    def forward(self, queries: Tensor, members: Tensor) -> Tensor:
+        asked = self.query(queries)
+        q, k, v = (
+            t.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+            for t in (asked, self.key(members), self.value(members))
+        )
+        found = F.scaled_dot_product_attention(q, k, v, scale=asked.shape[-1] ** -0.5)
+        whole = self.norm(asked + found.transpose(1, 2).flatten(-2))
+        return self.last_norm(whole + F.relu(self.out(whole)))
+
+
+class Among(nn.Module):
+    """Members look at each other; through `inducing` learned points where there are any."""
+
+    letters = "[B,N,D] -> [B,N,E]"
+
+    def __init__(self, dim: int, width: int, heads: int, inducing: int = 0):
+        super().__init__()
+        self.points = None
+        if inducing:
+            self.points = nn.Parameter(nn.init.xavier_uniform_(torch.empty(1, inducing, width)))
+            self.gather = Attend(width, dim, width, heads)
+        self.attend = Attend(dim, width if inducing else dim, width, heads)
+
+    def forward(self, members: Tensor) -> Tensor:
+        if self.points is None:
+            return self.attend(members, members)
+        points = self.points.expand(members.shape[0], -1, -1)
+        return self.attend(members, self.gather(points, members))
+
+
+class SetTransformer(nn.Module):
+    """A set to a fixed number of vectors, one for each learned seed. [B,N,D] -> [B,seeds,out]"""
+
+    letters = "[B,N,D] -> [B,J,E]"
+
+    def __init__(
+        self, dim: int, seeds: int, out: int, *, width: int = 128, heads: int = 4, depth: int = 4,
+        inducing: int = 0,
+    ):  # fmt: skip
+        super().__init__()
+        dims = [dim, *[width] * depth]
+        self.blocks = nn.Sequential(*(Among(d, width, heads, inducing) for d in dims[:-1]))
+        self.seeds = nn.Parameter(nn.init.xavier_uniform_(torch.empty(1, seeds, width)))
+        self.pool = Attend(width, dims[-1], width, heads)
+        self.narrow = nn.Linear(width, out)
+
+    def forward(self, members: Tensor) -> Tensor:
+        members = self.blocks(members)
+        return self.narrow(self.pool(self.seeds.expand(members.shape[0], -1, -1), members))

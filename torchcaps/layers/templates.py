@@ -1,0 +1,88 @@
+"""Templates that affine poses place on a canvas, one over the other: every image and part at once.
+
+    pose X [2,3]       template coordinates -> image coordinates, both from -1 to 1
+    opacity a_i        presence_i times the template's own, at each pixel
+    image              sum_i a_i colour_i prod_{m>i} (1 - a_m): later parts on top, black below all
+
+Sampling is bilinear, written with hat functions and products, so that gradients need no atomics and
+any exporter knows the operations; outside a template there is nothing.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+SMALLEST = 1e-2
+"""A determinant's size is at least this when a pose is inverted."""
+
+
+def compose(outer: Tensor, inner: Tensor) -> Tensor:
+    """Affine maps one after the other, inner first. [...,2,3] x [...,2,3] -> [...,2,3]"""
+    linear = outer[..., :2] @ inner[..., :2]
+    shift = outer[..., :2] @ inner[..., 2:] + outer[..., 2:]
+    return torch.cat([linear, shift], -1)
+
+
+def inverse(poses: Tensor) -> Tensor:
+    """The inverse of affine maps [...,2,3], of nearly singular ones that of a near map."""
+    a, b, x = poses[..., 0, :].unbind(-1)
+    c, d, y = poses[..., 1, :].unbind(-1)
+    det = a * d - b * c
+    det = torch.where(det < 0, det.clamp(max=-SMALLEST), det.clamp(min=SMALLEST))
+    rows = [d, -b, b * y - d * x, -c, a, c * x - a * y]
+    return (torch.stack(rows, -1) / det[..., None]).unflatten(-1, (2, 3))
+
+
+def hats(at: Tensor, side: int) -> Tensor:
+    """Bilinear weights of a row of pixels for places between -1 and 1. [...] -> [...,side]"""
+    place = (at + 1) * (side / 2) - 0.5
+    pixels = torch.arange(side, device=at.device, dtype=at.dtype)
+    return F.relu(1 - (place[..., None] - pixels).abs())
+
+
+def canvas(side: int, like: Tensor) -> tuple[Tensor, Tensor]:
+    """x and y of every pixel of a square image, from -1 to 1, row by row. -> [HW], [HW]"""
+    line = (2 * torch.arange(side, device=like.device, dtype=like.dtype) + 1) / side - 1
+    return line.repeat(side), line.repeat_interleave(side)
+
+
+def warped(templates: Tensor, poses: Tensor, side: int) -> Tensor:
+    """Templates where their poses put them. [I,C,S,S], [B,I,2,3] -> [B,I,C,side,side]"""
+    x, y = canvas(side, poses)
+    back = inverse(poses)[..., None, :]  # [B,I,2,1,3]
+    u, v = (back[..., n, :, 0] * x + back[..., n, :, 1] * y + back[..., n, :, 2] for n in (0, 1))
+    size = templates.shape[-1]
+    rows = torch.einsum("bips,icst->bipct", hats(v, size), templates)
+    drawn = (rows * hats(u, size)[..., None, :]).sum(-1)
+    return drawn.transpose(2, 3).unflatten(-1, (side, side))
+
+
+def composite(colours: Tensor, opacities: Tensor) -> Tensor:
+    """Lay parts over each other, the last on top. [B,I,C,H,W], [B,I,1,H,W] -> [B,C,H,W]"""
+    opacities = opacities.clamp(max=1 - 1e-6)
+    through = torch.log1p(-opacities)
+    above = through.flip(1).cumsum(1).flip(1) - through  # of all parts on top of each
+    return (opacities * colours * above.exp()).sum(1)
+
+
+class Templates(nn.Module):
+    """Colour and opacity of every part, and the image that poses and presences make of them.
+
+    poses [B,I,2,3], presences [B,I] -> images [B,C,H,W]
+    """
+
+    letters = "[B,I,2,3] -> [B,C,H,W]"
+
+    def __init__(self, num_parts: int, size: int, channels: int, image_size: int):
+        super().__init__()
+        self.image_size = image_size
+        self.colour = nn.Parameter(torch.randn(num_parts, channels, size, size) * 0.5 - 1)
+        self.opacity = nn.Parameter(torch.randn(num_parts, 1, size, size) * 0.5 - 1)
+
+    def forward(self, poses: Tensor, presences: Tensor) -> Tensor:
+        with torch.autocast(poses.device.type, enabled=False):  # places need float32
+            poses = poses.to(self.colour.dtype)
+            both = torch.cat([self.colour, self.opacity], 1).sigmoid()
+            drawn = warped(both, poses, self.image_size)
+            opacities = presences.to(poses)[:, :, None, None, None] * drawn[:, :, -1:]
+            return composite(drawn[:, :, :-1], opacities)
