@@ -73,6 +73,7 @@ number; rooms of one number do not import each other.
     sparse          sparse unsupervised capsules
     autoencoder     a plain convolutional autoencoder beside them
     generative      generative capsules with variational inference
+    prior           images that they make up
     pyro_program    the same as a Pyro program, the oracle of its bound
     vae             a plain variational autoencoder beside them
     sr              self-routing capsules
@@ -95,6 +96,7 @@ number; rooms of one number do not import each other.
     routing         where each parent's input comes from
     ranks           which capsules an image calls on
     presence        what presences of parts and objects carry
+    parts           parts of a generative model in the colours of their objects
     equivariance    whether a pose follows the image
     curves          losses and accuracy against epochs
     contact         contact sheets

@@ -3,7 +3,7 @@
 Numbers by name are in `measures`, pictures by name in `views`; importing this package knows all.
 """
 
-from torchcaps.analysis import equivariance, masked, ranks
+from torchcaps.analysis import equivariance, masked, parts, presence, ranks
 from torchcaps.analysis.attacks import (
     accuracy_under_attack,
     attacked,
@@ -43,6 +43,8 @@ __all__ = [
     "measure_of",
     "outlier_auroc",
     "prepare",
+    "parts",
+    "presence",
     "ranks",
     "reconstructions",
     "register_measure",

@@ -19,6 +19,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "report": showing.report,
     "tour": showing.tour,
     "traverse": showing.traverse,
+    "sample": showing.sample,
     "curves": showing.curves,
     "data": showing.data,
     "table": table,

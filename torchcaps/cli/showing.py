@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
-from torchcaps.cli.parse import File, Folder, MaybeFile, Runs
+from torchcaps.cli.parse import File, Folder, MaybeFile, OneRun, Runs
 from torchcaps.cli.running import console, print_json
 from torchcaps.errors import TorchcapsError
 
@@ -107,6 +107,33 @@ def traverse(
         drawn[name] = move(model, batch.images[0], values=values, label=label)[:units], values
     out.parent.mkdir(parents=True, exist_ok=True)
     save_figure(draw_traversals(drawn), out, dpi=150)
+    console.print(f"wrote {out}")
+
+
+def sample(run: OneRun, /, count: int = 16, seed: int = 0, out: File = Path("sample.png")) -> None:
+    """Draw images that a generative model makes up, and their parts in the colours of objects.
+
+    Example: torchcaps sample runs/generative-table1-capsules-s0 --count 32
+
+    Args:
+        run: The folder of a run of a generative model.
+        count: How many images are drawn.
+        seed: The seed of what is drawn.
+        out: The figure.
+    """
+    from torchcaps.analysis.figure import save_figure
+    from torchcaps.analysis.parts import draw_samples
+    from torchcaps.models.generative import Generative
+    from torchcaps.models.prior import sample as draw
+    from torchcaps.train.load import load
+
+    model = load(run)
+    if not isinstance(model, Generative):
+        raise TorchcapsError(f"{run} is of a {model.config.family}: it makes up no images.")
+    if count < 1:
+        raise TorchcapsError("--count is at least 1.")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    save_figure(draw_samples(model, draw(model, count, seed)), out, dpi=150)
     console.print(f"wrote {out}")
 
 
