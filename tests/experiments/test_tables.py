@@ -158,6 +158,16 @@ SMALL = {
     "mcae": {"width": 8, "depth": 1, "num_caps": 4, "dim": 4, "decoder_dim": 4},
     "sparse": {"channels": 4, "num_types": 2, "hidden": (8,)},
     "autoencoder": {"channels": 4, "units": 6, "hidden": (8,)},
+    "generative": {
+        "num_caps": (3, 4),
+        "template_size": 4,
+        "channels": 4,
+        "width": 8,
+        "heads": 2,
+        "depth": 1,
+        "inducing": 2,
+    },
+    "vae": {"hidden": (8,), "units": 3},
 }
 
 
