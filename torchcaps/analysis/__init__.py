@@ -3,7 +3,7 @@
 Numbers by name are in `measures`, pictures by name in `views`; importing this package knows all.
 """
 
-from torchcaps.analysis import equivariance, masked, parts, presence, ranks
+from torchcaps.analysis import equivariance, free_form, masked, parts, presence, ranks
 from torchcaps.analysis.attacks import (
     accuracy_under_attack,
     attacked,
@@ -39,6 +39,7 @@ __all__ = [
     "draw_traversal",
     "equivariance",
     "get_view",
+    "free_form",
     "masked",
     "measure_of",
     "outlier_auroc",

@@ -300,8 +300,12 @@ class Generative(CapsuleModel):
 
     def representations(self, images: Tensor) -> dict[str, Tensor]:
         """Logits of presence of the highest objects, these with poses, and all of the parts."""
-        bound = self.bound(images, noise=False)
-        top, parts = bound.layers[-1], bound.layers[0]
+        return self.said(images, self.infer(images))
+
+    def said(self, images: Tensor, layers: list[Layer]) -> dict[str, Tensor]:
+        """The representations of latent numbers that are given."""
+        bound = self.bound_of(images, layers)
+        top, parts = layers[-1], layers[0]
         present = top.location if bound.joint is None else bound.joint.log_softmax(1)
         return {
             "t0": present,

@@ -1,0 +1,137 @@
+"""Free-form inference: each image's own latent numbers, from where the encoder puts them.
+
+    refine     Adam on all of them, the bound as the objective
+    parents    objects in closed form, parts as they are: EM with one 3x3 solve an object
+
+With shares r_ij of part i, the chance that it is on, and w_ij = r_ij P(on) / std_ij^2, votes are
+linear in an object's pose, so that the best pose solves
+
+    X_j (1 + sum_i w_ij M_ij M_ij^T) = 1 + sum_i w_ij X'_i M_ij^T
+"""
+
+import time
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from torchcaps.analysis.measures import register_measure
+from torchcaps.analysis.probing import LogisticProbe, projected
+from torchcaps.data import Dataset, Split
+from torchcaps.errors import TorchcapsError
+from torchcaps.layers.arrangement import Arrangement
+from torchcaps.losses.concrete import log_off, log_on, normal_log_prob
+from torchcaps.models import CapsuleModel
+from torchcaps.models.generative import Generative, Layer
+
+
+def bounds(model: Generative, images: Tensor, layers: list[Layer]) -> Tensor:
+    """The bound of each image at these latent numbers. -> [B]"""
+    return torch.stack(list(model.bound_of(images, layers).terms.values())).sum(0)
+
+
+def _layers(model: Generative, numbers: list[Tensor], stds: list[Tensor | None]) -> list[Layer]:
+    pairs = zip(numbers[::2], numbers[1::2], stds, strict=True)
+    tau = model.options.tau
+    return [Layer(place, mean, std, place / tau, mean) for place, mean, std in pairs]
+
+
+@torch.enable_grad()
+def refine(
+    model: Generative, images: Tensor, steps: int = 100, lr: float = 0.01
+) -> tuple[list[Layer], Tensor]:
+    """Latent numbers after so many steps of Adam, of each image the best that were seen.
+
+    -> layers, and the bound of each image before every step and after the last [steps+1,B]
+    """
+    model.eval()
+    with torch.no_grad():
+        start = model.infer(images)
+    stds = [layer.std for layer in start]
+    numbers = [t.clone().requires_grad_() for layer in start for t in (layer.location, layer.mean)]
+    search = torch.optim.Adam(numbers, lr)
+    best = [t.detach().clone() for t in numbers]
+    record = torch.full((len(images),), -torch.inf, device=images.device)
+    curve = []
+    for step in range(steps + 1):
+        found = bounds(model, images, _layers(model, numbers, stds))
+        curve.append(found.detach())
+        better = curve[-1] > record
+        record = torch.where(better, curve[-1], record)
+        for kept, now in zip(best, numbers, strict=True):
+            shape = (-1, *[1] * (now.dim() - 1))
+            kept.copy_(torch.where(better.view(shape), now.detach(), kept))
+        if step < steps:
+            # with one object on, what its presence would have said is not asked
+            gradients = torch.autograd.grad(-found.sum(), numbers, allow_unused=True)
+            for number, gradient in zip(numbers, gradients, strict=True):
+                number.grad = gradient
+            search.step()
+    return _layers(model, best, stds), torch.stack(curve)
+
+
+def best_poses(arrangement: Arrangement, shares: Tensor, parts: Tensor) -> Tensor:
+    """Poses of objects that explain parts best under a prior of Norm(identity, 1).
+
+    shares [B,I,J]: chance that part i is on and j's; parts [B,I,2,3] -> [B,J,2,3]
+    """
+    places = arrangement.place.new_zeros(*arrangement.place.shape[:2], 3, 3)
+    places[..., :2, :], places[..., 2, 2] = arrangement.place, 1.0
+    weight = shares / arrangement.std[:, 1:].square()
+    whole = torch.einsum("bij,ijpq,ijrq->bjpr", weight, places, places)
+    aim = torch.einsum("bij,bipq,ijrq->bjpr", weight, parts, places)
+    one = torch.eye(3, device=parts.device, dtype=parts.dtype)
+    return torch.linalg.solve(whole + one, (aim + one[:2]).mT).mT
+
+
+@torch.no_grad()
+def parents(model: Generative, layers: list[Layer], iterations: int = 5) -> list[Layer]:
+    """The lowest objects' poses in closed form, by turns with the posterior over selections."""
+    low, high, *rest = layers
+    arrangement = model.arrangements[-1]
+    assert isinstance(arrangement, Arrangement)
+    for _ in range(iterations):
+        said = arrangement(high.logits, high.poses, low.logits, low.poses)
+        votes = arrangement.votes(high.poses)
+        std = arrangement.std[:, 1:, None, None]
+        there = normal_log_prob(low.poses[:, :, None], votes, std).sum((-2, -1))
+        away = normal_log_prob(low.poses, arrangement.identity, arrangement.off_std).sum((-2, -1))
+        on = log_on(low.logits)[..., None] + there - (log_off(low.logits) + away)[..., None]
+        poses = best_poses(arrangement, said.softmax(-1)[..., 1:] * on.sigmoid(), low.poses)
+        high = high._replace(mean=poses, poses=poses)
+    return [low, high, *rest]
+
+
+@register_measure("free-form", ("free_form_accuracy", "free_form_gain", "free_form_ms"))
+@dataclass
+class FreeForm(LogisticProbe):
+    """A probe on what the encoder says, scored on what free-form inference makes of it: accuracy,
+    how much the bound gained, milliseconds an image.
+    """
+
+    steps: int = 100
+    """Steps of Adam for each image."""
+    lr: float = 0.01
+    """The rate of these steps."""
+
+    def check(self, model: CapsuleModel, data: Dataset) -> None:
+        super().check(model, data)
+        if not isinstance(model, Generative):
+            raise TorchcapsError(
+                f"free-form infers generative capsules, not {model.config.family}."
+            )
+
+    def score(self, model: CapsuleModel, data: Dataset, split: Split) -> dict[str, float]:
+        assert isinstance(model, Generative)
+        split = split[slice(len(split) - self.scored, None)] if self.scored else split
+        right = gain = 0.0
+        began = time.perf_counter()
+        for number, batch in enumerate(split.batches(500)):
+            self.tell("free-form", 500 * number, len(split))
+            layers, curve = refine(model, batch.images, self.steps, self.lr)
+            gain += float((curve.amax(0) - curve[0]).sum())
+            features = model.said(batch.images, layers)[self.features or "t0"].float()
+            said = self.learned.predict(projected(features, self.components))
+            right += float((said == batch.labels).sum())
+        spent = 1000 * (time.perf_counter() - began)
+        return dict(zip(self.metrics, (n / len(split) for n in (right, gain, spent)), strict=True))
