@@ -72,7 +72,8 @@ number; rooms of one number do not import each other.
     mcae            the masked capsule autoencoder
     sparse          sparse unsupervised capsules
     autoencoder     a plain convolutional autoencoder beside them
-    generative      generative capsules with variational inference
+    process         the generative process of capsules, and its evidence bound
+    generative      generative capsules with variational inference: the encoder too
     prior           images that they make up
     pyro_program    the same as a Pyro program, the oracle of its bound
     vae             a plain variational autoencoder beside them

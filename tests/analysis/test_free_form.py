@@ -29,7 +29,7 @@ def test_refining_raises_the_bound_of_every_image(fields):
 def test_poses_in_closed_form_have_no_gradient_left():
     model = made()
     _, (low, _) = draws(model, 4)
-    (arrangement,) = model.arrangements
+    (arrangement,) = model.process.arrangements
     shares = torch.rand(4, 5, 3).double()
     poses = best_poses(arrangement, shares, low.poses).detach().requires_grad_()
     apart = (low.poses[:, :, None] - arrangement.votes(poses)).square().sum((-2, -1))
@@ -42,7 +42,7 @@ def test_poses_in_closed_form_have_no_gradient_left():
 def test_objects_in_closed_form_explain_parts_better_each_time():
     model = made()
     _, layers = draws(model, 4)
-    (arrangement,) = model.arrangements
+    (arrangement,) = model.process.arrangements
     heights = []
     for iterations in range(6):
         low, high = parents(model, layers, iterations)

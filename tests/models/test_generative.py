@@ -7,7 +7,7 @@ import torch
 
 import torchcaps
 from torchcaps.errors import TorchcapsError
-from torchcaps.models.generative import Layer
+from torchcaps.models.process import Layer
 
 SIZES = {"num_caps": (3, 5), "template_size": 4, "image_size": 28, "channels": 3, "width": 8,
          "heads": 2, "depth": 1, "inducing": 2}  # fmt: skip
@@ -41,7 +41,7 @@ def draws(model, count=7):
 
 def test_the_generative_part_has_its_parameters():
     model = torchcaps.create_model("generative", image_size=40)
-    assert sum(p.numel() for p in model.generative_parameters) == 6_913
+    assert sum(p.numel() for p in model.process.parameters()) == 6_913
 
 
 def test_the_bound_is_pyros():
@@ -64,7 +64,7 @@ def test_the_bound_is_pyros():
     pyros = -elbo.differentiable_loss(run, replayed, images)
     ours = sum(t.sum() for t in model.bound_of(images, layers, sampled=True).terms.values())
     torch.testing.assert_close(ours, pyros, rtol=1e-9, atol=0)
-    wanted = [*model.generative_parameters, *(t for layer in layers for t in layer)]
+    wanted = [*model.process.parameters(), *(t for layer in layers for t in layer)]
     for mine, other in zip(
         torch.autograd.grad(ours, wanted), torch.autograd.grad(pyros, wanted), strict=True
     ):
@@ -75,7 +75,7 @@ def test_the_bound_is_pyros():
 def test_summing_selections_out_is_adding_all_of_them(on_off):
     model = made(num_caps=(2, 3), on_off=on_off)
     _, (parts, top) = draws(model, 2)
-    (arrangement,) = model.arrangements
+    (arrangement,) = model.process.arrangements
     said = arrangement(top.logits, top.poses, parts.logits, parts.poses)
     every = [
         sum(said[:, part, chosen] for part, chosen in enumerate(selection))
@@ -91,7 +91,7 @@ def test_one_object_is_summed_out():
     images, layers = draws(model, 3)
     bound = model.bound_of(images, layers)
     parts, top = layers
-    (arrangement,) = model.arrangements
+    (arrangement,) = model.process.arrangements
     each = []
     for only in range(3):
         logits = torch.full_like(top.logits, -200.0)

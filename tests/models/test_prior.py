@@ -13,7 +13,7 @@ SIZES = {"num_caps": (3, 5), "template_size": 5, "channels": 3, "width": 8, "hea
 def test_selections_presences_and_places_are_the_priors():
     torch.manual_seed(0)
     model = torchcaps.create_model("generative", **SIZES, objects="one", min_std=1e-4)
-    (arrangement,) = model.arrangements
+    (arrangement,) = model.process.arrangements
     with torch.no_grad():
         arrangement.share.normal_(std=2)
         arrangement.presence.normal_(std=2)

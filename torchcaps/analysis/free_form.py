@@ -22,7 +22,8 @@ from torchcaps.errors import TorchcapsError
 from torchcaps.layers.arrangement import Arrangement
 from torchcaps.losses.concrete import log_off, log_on, normal_log_prob
 from torchcaps.models import CapsuleModel
-from torchcaps.models.generative import Generative, Layer
+from torchcaps.models.generative import Generative
+from torchcaps.models.process import Layer
 
 
 def bounds(model: Generative, images: Tensor, layers: list[Layer]) -> Tensor:
@@ -88,7 +89,7 @@ def best_poses(arrangement: Arrangement, shares: Tensor, parts: Tensor) -> Tenso
 def parents(model: Generative, layers: list[Layer], iterations: int = 5) -> list[Layer]:
     """The lowest objects' poses in closed form, by turns with the posterior over selections."""
     low, high, *rest = layers
-    arrangement = model.arrangements[-1]
+    arrangement = model.process.arrangements[-1]
     assert isinstance(arrangement, Arrangement)
     for _ in range(iterations):
         said = arrangement(high.logits, high.poses, low.logits, low.poses)

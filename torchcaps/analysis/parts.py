@@ -31,7 +31,7 @@ def coloured(model: Generative, poses: Tensor, presences: Tensor, owners: Tensor
 
     poses [B,I,2,3], presences [B,I], owners [B,I], 0: no object
     """
-    templates = model.templates
+    templates = model.process.templates
     both = torch.cat([templates.colour, templates.opacity], 1).sigmoid()
     drawn = warped(both, poses, templates.image_size)
     hues = torch.from_numpy(palette(model.options.num_caps[-2])).to(poses.device)[owners]

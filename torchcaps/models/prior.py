@@ -28,7 +28,7 @@ class Drawn(NamedTuple):
 def sample(model: Generative, count: int, seed: int = 0) -> Drawn:
     """Images that the model makes up, on a CPU the same ones for a seed."""
     c = model.options
-    device = model.presence.device
+    device = model.process.presence.device
     generator = torch.Generator().manual_seed(seed)
 
     def uniform(*shape: int) -> Tensor:
@@ -38,13 +38,13 @@ def sample(model: Generative, count: int, seed: int = 0) -> Drawn:
         return torch.randn(*shape, generator=generator).to(device)
 
     objects = c.num_caps[0]
-    logits = (model.presence + logistic_noise(uniform(count, objects))) / c.tau
+    logits = (model.process.presence + logistic_noise(uniform(count, objects))) / c.tau
     if c.objects == "one":
         only = (uniform(count, 1) * objects).long()
         logits = torch.full_like(logits, -SURE).scatter(1, only, SURE)
     poses = torch.eye(2, 3, device=device) + normal(count, objects, 2, 3)
     owners = torch.zeros(count, 1, dtype=torch.long, device=device)
-    for arrangement in model.arrangements:
+    for arrangement in model.process.arrangements:
         assert isinstance(arrangement, Arrangement)
         parts = len(arrangement.share)
         steps = arrangement.log_selection(logits).exp().cumsum(-1)
@@ -61,4 +61,4 @@ def sample(model: Generative, count: int, seed: int = 0) -> Drawn:
         mean = torch.where(on, means.gather(2, at)[:, :, 0], arrangement.identity)
         poses = mean + torch.where(on, std, arrangement.off_std) * normal(count, parts, 2, 3)
     presences = logits.sigmoid()
-    return Drawn(model.templates(poses, presences), poses, presences, owners)
+    return Drawn(model.process.templates(poses, presences), poses, presences, owners)

@@ -14,7 +14,8 @@ from torch.distributions.relaxed_bernoulli import LogitRelaxedBernoulli
 
 from torchcaps.errors import TorchcapsError, require
 from torchcaps.layers.arrangement import Arrangement
-from torchcaps.models.generative import Generative, Layer
+from torchcaps.models.generative import Generative
+from torchcaps.models.process import Layer
 
 
 def _distributions() -> tuple[Any, Any, Any]:
@@ -87,7 +88,7 @@ def program(model: Generative) -> Callable[..., Any]:
         raise TorchcapsError("The program is of two layers, many objects, and on/off as a mixture.")
     pyro, presence, pose = _distributions()
     dist = pyro.distributions
-    (arrangement,) = model.arrangements
+    (arrangement,) = model.process.arrangements
     assert isinstance(arrangement, Arrangement)
     (objects, parts), a = c.num_caps, arrangement
     dummy_std, dummy_share, dummy_presence = a.dummy
@@ -97,7 +98,7 @@ def program(model: Generative) -> Callable[..., Any]:
         still = torch.eye(2, 3).to(a.place)
         with pyro.plate("images", count, dim=-2):
             with pyro.plate("objects", objects, dim=-1):
-                prior = model.presence.expand(count, objects)
+                prior = model.process.presence.expand(count, objects)
                 t = pyro.sample("t", presence(prior, c.tau))
                 zero = still.new_zeros(count, objects, 6)
                 offset = pyro.sample("A", dist.Normal(zero, 1.0).to_event(1))
@@ -120,7 +121,7 @@ def program(model: Generative) -> Callable[..., Any]:
                 k = pyro.sample("k", presence(chances[part, s].logit(), c.tau))
                 x = pyro.sample("X", pose(k, means[image, part, s], std[part, s], a.off_std))
         poses = x.reshape(count, parts, 2, 3)
-        drawn = model.templates(poses, k.reshape(count, parts).sigmoid())
+        drawn = model.process.templates(poses, k.reshape(count, parts).sigmoid())
         with pyro.plate("pixels", count, dim=-1):
             given = None if isinstance(images, int) else images
             return pyro.sample("image", dist.Normal(drawn, c.sigma).to_event(3), obs=given)

@@ -48,7 +48,7 @@ PRINTED = {
 ROWS: dict[str, tuple[str, str, tuple[str, ...], OptimiserSpec]] = {
     "t0": ("capsules", "generative", ("", "t0+A0"),
            OptimiserSpec("adam", 1e-3, clip=1000.0,
-                         rates=("templates=10", "arrangements=10", "presence=10"))),
+                         rates=("process=10",))),
     "VAE": ("vae", "vae", ("mu+sigma",), OptimiserSpec("adam", 1e-3)),
 }  # fmt: skip
 """Row: the recipe's name, its model, what its probes read, its optimiser."""
