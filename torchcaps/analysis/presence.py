@@ -49,7 +49,7 @@ def presence_numbers(model: CapsuleModel, split: Split, count: int = LOOKED_AT) 
     numbers = {
         "parts_on": float(counts[0]),
         "objects_on": float(counts[-1]),
-        "object_entropy": float(-(share * share.clamp(min=1e-12).log()).sum()),
+        "object_entropy": float(-(share * share.clamp(min=1e-12).log()).sum()) + 0.0,  # no -0
     }
     labels = part.labels
     if labels.ndim == 1 and bool((labels >= 0).all()):

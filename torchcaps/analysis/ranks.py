@@ -71,7 +71,7 @@ def rank_numbers(model: CapsuleModel, split: Split) -> dict[str, float]:
     first = (rank == 0).float().mean(0)
     entropy = -(first * first.clamp(min=1e-12).log()).sum()
     numbers = {
-        "first_entropy": float(entropy),
+        "first_entropy": float(entropy) + 0.0,  # no -0
         "dead": float((first == 0).sum()),
         "support_ratio": _ratio(support),
     }
