@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from torchcaps.data import Batch
 from torchcaps.train.record import environment
 from torchcaps.train.results import append
 
@@ -99,3 +100,35 @@ def recorder(
             append(options.results, [{**row, **facts}])
 
     return done
+
+
+def unsupervised(doc: str | None) -> tuple[str, int, Callable[[dict[str, Any]], None]]:
+    """What a benchmark of 40x40 images without labels begins with: device, batch, recorder."""
+    parser = arguments(doc)
+    parser.add_argument("--batch", type=int, default=128)
+    options = parser.parse_args()
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    return device, options.batch if device == "cuda" else 2, recorder(options, device)
+
+
+def training_step(task: Any, batch: int, device: str, fast: bool) -> Callable[[], None]:
+    """A step of a task on 40x40 images: forward, loss, backward, Adam, what comes after an update.
+
+    fast: on a GPU compiled, in bf16
+    """
+    labels = torch.zeros(batch, dtype=torch.long, device=device)
+    data = Batch(torch.rand(batch, 1, 40, 40, device=device), labels)
+    gpu = device == "cuda"
+    made: Any = torch.compile(task) if gpu and fast else task
+    learned = [p for p in task.parameters() if p.requires_grad]
+    optimiser = torch.optim.Adam(learned, 1e-3, fused=gpu, capturable=gpu)
+
+    def step() -> None:
+        optimiser.zero_grad(set_to_none=True)
+        with torch.autocast(device, torch.bfloat16, enabled=gpu and fast):
+            parts = made(data)
+        parts["loss"].backward()
+        optimiser.step()
+        task.after_step(0, parts)
+
+    return step

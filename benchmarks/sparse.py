@@ -8,14 +8,12 @@ eager PyTorch with written votes, in tf32. `steps_30000_s`: seconds of the paper
 a CPU: batch 2, to see it run.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
-from clock import arguments, clear, recorder, timed
+from clock import clear, timed, training_step, unsupervised
 from torch import Tensor
 
-from torchcaps.data import Batch
 from torchcaps.experiments.sparse.best import FRAMED
 from torchcaps.layers import DenseCaps
 from torchcaps.layers.sparse import Ranking, SparseMask
@@ -47,24 +45,6 @@ def make(device: str, impl: str, fields: dict[str, Any], masks: bool = True) -> 
     return task.to(device)
 
 
-def stepper(task: SparseTask, batch: int, device: str, bf16: bool) -> Callable[[], None]:
-    labels = torch.zeros(batch, dtype=torch.long, device=device)
-    data = Batch(torch.rand(batch, 1, 40, 40, device=device), labels)
-    gpu = device == "cuda"
-    made: Any = torch.compile(task) if gpu and bf16 else task
-    optimiser = torch.optim.Adam(task.parameters(), 1e-3, fused=gpu, capturable=gpu)
-
-    def step() -> None:
-        optimiser.zero_grad(set_to_none=True)
-        with torch.autocast(device, torch.bfloat16, enabled=bf16):
-            parts = made(data)
-        parts["loss"].backward()
-        optimiser.step()
-        task.after_step(0, parts)
-
-    return step
-
-
 JOBS: dict[str, tuple[str, dict[str, Any], bool]] = {
     "sparse": ("ours", {}, True),
     "sparse, no support, ranks and masks": ("ours", {}, False),
@@ -75,17 +55,13 @@ JOBS: dict[str, tuple[str, dict[str, Any], bool]] = {
 
 
 def main() -> None:
-    parser = arguments(__doc__)
-    parser.add_argument("--batch", type=int, default=128)
-    options = parser.parse_args()
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    batch = options.batch if device == "cuda" else 2
-    done = recorder(options, device)
+    device, batch, done = unsupervised(__doc__)
     times: dict[str, float] = {}
     for name, (impl, fields, masks) in JOBS.items():
         clear()
+        task = make(device, impl, fields, masks).train()
         bf16 = device == "cuda" and impl == "ours"
-        step = stepper(make(device, impl, fields, masks).train(), batch, device, bf16)
+        step = training_step(task, batch, device, bf16)
         times[name], peak = timed(step)
         row = {"op": f"training step, {name}", "shape": f"{batch}x1x40x40", "impl": impl,
                "dtype": "bf16" if bf16 else "tf32", "ms": round(times[name], 3),

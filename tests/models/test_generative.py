@@ -104,6 +104,16 @@ def test_one_object_is_summed_out():
     torch.testing.assert_close(bound.selections[0].exp().sum(-1), torch.ones(3, 5).double())
 
 
+def test_with_one_object_its_posterior_is_what_an_output_says():
+    model = made(objects="one")
+    images = torch.rand(3, 1, 28, 28).double()
+    output = model.encode(images, coupling=True)
+    bound = model.bound(images, noise=False)
+    chances = bound.joint.softmax(1)
+    torch.testing.assert_close(output.layers[1].activations, chances, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(output.coupling, bound.selections[0].exp()[..., 1:])
+
+
 @pytest.mark.parametrize("fields", [{}, {"posterior": "full"}, {"num_caps": (2, 3, 5)}], ids=str)
 def test_gradients_are_those_of_differences(fields):
     model = made(**fields)

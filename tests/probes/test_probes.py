@@ -30,7 +30,7 @@ def test_logistic_regression_is_scikit_learns():
     features[:, 0] += labels
     ours = Logistic().fit(features, labels)
     x = (features.double() - ours.mean) / ours.std
-    theirs = LogisticRegression(C=1 / (2 * 200 * ours.penalty), tol=1e-10, max_iter=1000)
+    theirs = LogisticRegression(C=1 / (2 * 200 * ours.ridge), tol=1e-10, max_iter=1000)
     theirs.fit(x.numpy(), labels.numpy())
     chances = ours._with_one(features) @ ours.weight
     torch.testing.assert_close(

@@ -18,7 +18,6 @@ from torch import Tensor
 from torchcaps.analysis.measures import register_measure
 from torchcaps.analysis.probing import LogisticProbe, projected
 from torchcaps.data import Dataset, Split
-from torchcaps.errors import TorchcapsError
 from torchcaps.layers.arrangement import Arrangement
 from torchcaps.losses.concrete import log_off, log_on, normal_log_prob
 from torchcaps.models import CapsuleModel
@@ -110,17 +109,11 @@ class FreeForm(LogisticProbe):
     how much the bound gained, milliseconds an image.
     """
 
+    needs = ("parts",)
     steps: int = 100
     """Steps of Adam for each image."""
     lr: float = 0.01
     """The rate of these steps."""
-
-    def check(self, model: CapsuleModel, data: Dataset) -> None:
-        super().check(model, data)
-        if not isinstance(model, Generative):
-            raise TorchcapsError(
-                f"free-form infers generative capsules, not {model.config.family}."
-            )
 
     def score(self, model: CapsuleModel, data: Dataset, split: Split) -> dict[str, float]:
         assert isinstance(model, Generative)

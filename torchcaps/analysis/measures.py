@@ -116,9 +116,9 @@ class Taken:
         name, family = self.measure.name, model.config.family
         lacking = [need for need in self.measure.needs if need not in model.provides]
         if lacking:
-            what = {"logits": "classes", "decode": "a decoder", "redraw": "a decoder"}.get(
-                lacking[0], lacking[0]
-            )
+            words = {"logits": "classes", "decode": "a decoder", "redraw": "a decoder",
+                     "parts": "generative capsules"}  # fmt: skip
+            what = words.get(lacking[0], lacking[0])
             raise TorchcapsError(f"{name} measures a model with {what}; this {family} has none.")
         if self.measure.single_labels and self.data.test.labels.ndim != 1:
             raise TorchcapsError(f"{name} needs one label an image; {self.label} has several.")

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from torchcaps.analysis.figure import image_grid
-from torchcaps.analysis.views import Arrays, View, few, register_view
+from torchcaps.analysis.views import Arrays, View, few, lacks, register_view
 from torchcaps.data import Dataset
 from torchcaps.layers.templates import composite, warped
 from torchcaps.models import CapsuleModel
@@ -77,8 +77,7 @@ class Parts(View):
     )
 
     def applies(self, model: CapsuleModel, data: Dataset) -> str:
-        del data
-        return "" if isinstance(model, Generative) else "It has no parts that are drawn."
+        return lacks(model, data, "parts")
 
     def compute(self, model: CapsuleModel, data: Dataset) -> Arrays:
         images = few(data, 10).images

@@ -70,12 +70,13 @@ def get_view(name: str) -> View:
 
 
 def lacks(model: CapsuleModel, data: Dataset, *needs: str) -> str:
-    """Why a view that needs these does not apply: logits, decode, redraw, draw, labels."""
+    """Why a view that needs these does not apply: what a model provides, or labels."""
     reasons = {
         "logits": "It has no classes.",
         "decode": "It has no decoder that draws from capsules.",
         "redraw": "It draws no images.",
         "draw": "It draws no removed patches.",
+        "parts": "It has no parts that are drawn.",
     }
     for need in needs:
         if need == "labels":

@@ -58,6 +58,17 @@ class Arrangement(nn.Module):
         """[I,J+1], the dummy's first"""
         return F.pad(self.min_std + F.softplus(self.spread), (1, 0), value=self.dummy[0])
 
+    @property
+    def chances(self) -> Tensor:
+        """Logits of a part's presence by the object that it has [I,J+1], the dummy's first."""
+        dummy = self.presence.new_full((len(self.presence), 1), self.dummy[2]).logit()
+        return torch.cat([dummy, self.presence], 1)
+
+    def means(self, objects: Tensor) -> Tensor:
+        """Where a part stands by the object that it has. [B,J,2,3] -> [B,I,J+1,2,3]"""
+        votes = self.votes(objects)
+        return torch.cat([self.identity.expand(*votes.shape[:2], 1, 2, 3), votes], 2)
+
     def votes(self, objects: Tensor) -> Tensor:
         """Where each object wants each part. [B,J,2,3] -> [B,I,J,2,3]"""
         return compose(objects[:, None], self.place)
@@ -70,12 +81,8 @@ class Arrangement(nn.Module):
 
     def log_parts(self, objects: Tensor, part_logits: Tensor, parts: Tensor) -> Tensor:
         """log p(k_i, X'_i | s_i = j). [B,J,2,3], [B,I], [B,I,2,3] -> [B,I,J+1]"""
-        nothing = self.identity.expand(*parts.shape[:2], 1, 2, 3)
-        means = torch.cat([nothing, self.votes(objects)], 2)
-        dummy = self.presence.new_full((len(self.presence), 1), self.dummy[2]).logit()
-        present = concrete_log_prob(
-            part_logits[..., None], torch.cat([dummy, self.presence], 1), self.tau
-        )
+        present = concrete_log_prob(part_logits[..., None], self.chances, self.tau)
+        means = self.means(objects)
         return present + self._placed(part_logits[..., None], parts[:, :, None], means)
 
     def _placed(self, logits: Tensor, parts: Tensor, means: Tensor) -> Tensor:

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from torchcaps.errors import TorchcapsError
 from torchcaps.layers import Capsules
-from torchcaps.layers.arrangement import Arrangement
 from torchcaps.layers.parts import PartEncoder, PerCapsule, geometric
 from torchcaps.layers.sets import SetTransformer
 from torchcaps.losses.concrete import logistic_noise
@@ -63,7 +62,7 @@ class Generative(CapsuleModel):
 
     @property
     def provides(self) -> frozenset[str]:
-        return frozenset({"bound", "redraw"})
+        return frozenset({"bound", "redraw", "parts"})
 
     def _layer(self, numbers: Tensor, level: int, noise: bool) -> Layer:
         numbers = numbers.float() if numbers.dtype in (torch.bfloat16, torch.float16) else numbers
@@ -105,17 +104,17 @@ class Generative(CapsuleModel):
     def encode(self, images: Tensor, *, coupling: bool = False) -> GenerativeOutput:
         """Means of the posterior; coupling: the posterior over selections, without the dummy."""
         layers = self.infer(images)
-        capsules = [Capsules(layers[0].mean.flatten(2), layers[0].location.sigmoid())]
-        arrangements = list(reversed(self.process.arrangements))
-        for low, high, arrangement in zip(layers[:-1], layers[1:], arrangements, strict=True):
-            shares = None
-            if coupling:
-                assert isinstance(arrangement, Arrangement)
-                said = arrangement(high.logits, high.poses, low.logits, low.poses)
-                shares = said.softmax(-1)[..., 1:]
-            capsules.append(Capsules(high.mean.flatten(2), high.location.sigmoid(), shares))
-        presences = tuple(layer.location for layer in layers)
-        return GenerativeOutput(layers=tuple(capsules), presences=presences)
+        selections, joint = self.process.explain(layers)
+        presences = [layer.location for layer in layers]
+        if joint is not None:  # the heads' own presences are asked nothing then
+            chosen = joint.log_softmax(1).clamp(max=-1e-6)
+            presences[-1] = chosen - (-torch.expm1(chosen)).log()
+        shares = [said.softmax(-1)[..., 1:] if coupling else None for said in selections]
+        capsules = tuple(
+            Capsules(layer.mean.flatten(2), present.sigmoid(), share)
+            for layer, present, share in zip(layers, presences, [None, *shares], strict=True)
+        )
+        return GenerativeOutput(layers=capsules, presences=tuple(presences))
 
     def forward(self, images: Tensor, *, coupling: bool = False) -> GenerativeOutput:
         output = self.encode(images, coupling=coupling)
@@ -129,9 +128,9 @@ class Generative(CapsuleModel):
 
     def said(self, images: Tensor, layers: list[Layer]) -> dict[str, Tensor]:
         """The representations of latent numbers that are given."""
-        bound = self.bound_of(images, layers)
         top, parts = layers[-1], layers[0]
-        present = top.location if bound.joint is None else bound.joint.log_softmax(1)
+        joint = self.process.explain(layers)[1]
+        present = top.location if joint is None else joint.log_softmax(1)
         return {
             "t0": present,
             "t0+A0": torch.cat([present, top.mean.flatten(1)], 1),

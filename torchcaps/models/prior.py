@@ -15,11 +15,11 @@ SURE = 30.0
 
 class Drawn(NamedTuple):
     images: Tensor
-    """Without the noise of pixels [B,C,H,W]."""
+    """The images without the noise of pixels [B,C,H,W]."""
     poses: Tensor
-    """Of the parts [B,I,2,3]."""
+    """The poses of the parts [B,I,2,3]."""
     presences: Tensor
-    """Of the parts [B,I]."""
+    """The presences of the parts, from 0 to 1 [B,I]."""
     owners: Tensor
     """The object of each part, 0: none [B,I]."""
 
@@ -49,16 +49,14 @@ def sample(model: Generative, count: int, seed: int = 0) -> Drawn:
         parts = len(arrangement.share)
         steps = arrangement.log_selection(logits).exp().cumsum(-1)
         owners = (steps < uniform(count, parts, 1)).sum(-1).clamp(max=steps.shape[-1] - 1)
-        dummy = arrangement.presence.new_full((parts, 1), arrangement.dummy[2]).logit()
-        chance = torch.cat([dummy, arrangement.presence], 1).expand(count, -1, -1)
-        chance = chance.gather(2, owners[..., None])[..., 0]
+        chance = arrangement.chances.expand(count, -1, -1).gather(2, owners[..., None])[..., 0]
         logits = (chance + logistic_noise(uniform(count, parts))) / c.tau
-        still = arrangement.identity.expand(count, parts, 1, 2, 3)
-        means = torch.cat([still, arrangement.votes(poses)], 2)
         at = owners[..., None, None, None].expand(-1, -1, 1, 2, 3)
         std = arrangement.std.expand(count, -1, -1).gather(2, owners[..., None])[..., None]
         on = (uniform(count, parts) < logits.sigmoid())[..., None, None]
-        mean = torch.where(on, means.gather(2, at)[:, :, 0], arrangement.identity)
+        mean = torch.where(
+            on, arrangement.means(poses).gather(2, at)[:, :, 0], arrangement.identity
+        )
         poses = mean + torch.where(on, std, arrangement.off_std) * normal(count, parts, 2, 3)
     presences = logits.sigmoid()
     return Drawn(model.process.templates(poses, presences), poses, presences, owners)

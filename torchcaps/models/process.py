@@ -72,25 +72,25 @@ class Layer(NamedTuple):
     """What the encoder says of the capsules of one layer, and one draw of it."""
 
     location: Tensor
-    """Of the logit of each presence [B,J]."""
+    """Where the logit of each presence lies [B,J]."""
     mean: Tensor
-    """Of each pose [B,J,2,3]."""
+    """The mean of each pose [B,J,2,3]."""
     std: Tensor | None
-    """Of its entries, where the posterior has any."""
+    """The deviation of a pose's entries, where the posterior has any."""
     logits: Tensor
-    """Drawn."""
+    """The logit of each presence, drawn [B,J]."""
     poses: Tensor
-    """Drawn."""
+    """The poses, drawn [B,J,2,3]."""
 
 
 @dataclass
 class CapsuleBound(Bound):
     layers: list[Layer]
-    """From the parts to the highest objects."""
+    """The layers from the parts to the highest objects."""
     selections: list[Tensor]
     """The log-joint of each selection, [B,I,J+1] for every layer of objects, from the lowest."""
     joint: Tensor | None
-    """With exactly one object on: the log-joint of each [B,J]."""
+    """The log-joint of each object [B,J], where exactly one is on."""
 
 
 class Process(nn.Module):
@@ -121,36 +121,41 @@ class Process(nn.Module):
         """The image that parts make. -> [B,C,H,W]"""
         return self.templates(parts.poses, parts.logits.sigmoid())
 
+    def explain(
+        self, layers: list[Layer], sampled: bool = False
+    ) -> tuple[list[Tensor], Tensor | None]:
+        """The log-joint of every selection of each layer of objects, and of each object where
+        exactly one is on: see `CapsuleBound`.
+        """
+        if self.options.objects == "many":
+            pairs = zip(layers[:-1], layers[1:], reversed(self.arrangements), strict=True)
+            return [
+                a(high.logits, high.poses, low.logits, low.poses) for low, high, a in pairs
+            ], None
+        low, high = layers
+        with torch.autocast(high.poses.device.type, enabled=False):
+            said = self._each_alone(self.arrangements[0], high, low)
+            joint = said.logsumexp(-1).sum(1) - self._pose_divergence(high, sampled)
+            joint = joint - math.log(joint.shape[1])
+            return [self._posterior_of_one(said, joint)], joint
+
     def bound(self, images: Tensor, layers: list[Layer], sampled: bool = False) -> CapsuleBound:
         """The bound at draws that are given; sampled: divergences of the highest layer by its
         draws too, not in closed form.
         """
         with torch.autocast(images.device.type, enabled=False):
-            c = self.options
-            parts, top = layers[0], layers[-1]
-            drawn = self.draw(parts)
-            pixels = normal_log_prob(images.to(drawn), drawn, c.sigma)
+            drawn = self.draw(layers[0])
+            pixels = normal_log_prob(images.to(drawn), drawn, self.options.sigma)
             terms = {"image": pixels.flatten(1).sum(1)}
-            selections = []
-            pairs = zip(layers[:-1], layers[1:], reversed(self.arrangements), strict=True)
-            joint = None
-            for level, (low, high, arrangement) in enumerate(pairs):
+            selections, joint = self.explain(layers, sampled)
+            for level, (low, said) in enumerate(zip(layers, selections, strict=False)):
                 name = f".{level}" if level else ""
-                said = arrangement(high.logits, high.poses, low.logits, low.poses)
-                if c.objects == "one":
-                    said = self._each_alone(arrangement, high, low)
-                    joint = said.logsumexp(-1).sum(1) - self._pose_divergence(high, sampled)
-                    joint = joint - math.log(joint.shape[1])
-                    terms["parts"] = joint.logsumexp(1)
-                    said = self._posterior_of_one(said, joint)
-                else:
-                    terms[f"parts{name}"] = said.logsumexp(-1).sum(1)
+                parts = said.logsumexp(-1).sum(1) if joint is None else joint.logsumexp(1)
+                terms[f"parts{name}"] = parts
                 terms[f"part_entropy{name}"] = -self._log_posterior(low)
-                selections.append(said)
             if joint is None:
-                terms["objects"] = -self._presence_divergence(top, sampled) - self._pose_divergence(
-                    top, sampled
-                ).sum(1)
+                poses = self._pose_divergence(layers[-1], sampled).sum(1)
+                terms["objects"] = -self._presence_divergence(layers[-1], sampled) - poses
         return CapsuleBound(terms, drawn, layers, selections, joint)
 
     def _log_posterior(self, layer: Layer) -> Tensor:

@@ -135,17 +135,16 @@ def guide(model: Generative, layers: list[Layer]) -> Callable[..., None]:
     parts, top = layers
     tau, still = model.options.tau, torch.eye(2, 3).flatten().to(top.mean)
     assert parts.std is not None and top.std is not None
+    part_std, top_std = parts.std.flatten(2), top.std.flatten(2)
 
     def run(images: Tensor) -> None:
         normal = pyro.distributions.Normal
         with pyro.plate("images", len(images), dim=-2):
             with pyro.plate("parts", parts.mean.shape[1], dim=-1):
                 pyro.sample("k", presence(parts.location, tau))
-                spread = parts.std.flatten(2) if parts.std is not None else 0.0
-                pyro.sample("X", normal(parts.mean.flatten(2), spread).to_event(1))
+                pyro.sample("X", normal(parts.mean.flatten(2), part_std).to_event(1))
             with pyro.plate("objects", top.mean.shape[1], dim=-1):
                 pyro.sample("t", presence(top.location, tau))
-                spread = top.std.flatten(2) if top.std is not None else 0.0
-                pyro.sample("A", normal(top.mean.flatten(2) - still, spread).to_event(1))
+                pyro.sample("A", normal(top.mean.flatten(2) - still, top_std).to_event(1))
 
     return run

@@ -19,10 +19,13 @@ class Linear:
         """features [N,D], labels [N]"""
         features = features.double()
         self.mean, self.std = features.mean(0), features.std(0) + 1e-6
-        x = self._with_one(features)
-        gram = x.T @ x + self.ridge * len(x) * torch.eye(x.shape[1], device=x.device, dtype=x.dtype)
-        self.weight = torch.linalg.solve(gram, x.T @ F.one_hot(labels).to(x.dtype))
+        self.weight = self._solved(self._with_one(features), labels)
         return self
+
+    def _solved(self, x: Tensor, labels: Tensor) -> Tensor:
+        """The weights [D,Y] of features [N,D]."""
+        gram = x.T @ x + self.ridge * len(x) * torch.eye(x.shape[1], device=x.device, dtype=x.dtype)
+        return torch.linalg.solve(gram, x.T @ F.one_hot(labels).to(x.dtype))
 
     def _with_one(self, features: Tensor) -> Tensor:
         scaled = (features.double() - self.mean) / self.std

@@ -61,7 +61,7 @@ add_table(
     )
 )
 PIXELS = ",pca=80,c=10,gamma=0"
-"""Of all pixels 80 components, and a kernel as wide as they are: that of capsules is too narrow."""
+"""Pixels are read by 80 components and a kernel as wide as they are: capsules' is too narrow."""
 add(
     "table1/sparse",
     "Sparse unsupervised capsules: 90.12 % of affNIST (a) in the paper.",
