@@ -176,6 +176,16 @@ def test_two_processes_count_as_one(tmp_path):
     assert (one["model.masks.0.boost"] > 1).any()
 
 
+def test_boosts_change_after_so_many_updates_and_not_between():
+    task = make_task(torchcaps.create_model("sparse", **TINY), Sparse(period=3))
+    boost, changed = task.model.masks[0].boost, []
+    for step in range(9):
+        before = boost.clone()
+        task.after_step(step, {"first.0": torch.tensor([1.0, 0, 0, 0, 0])})
+        changed.append(not torch.equal(boost, before))
+    assert changed == [False, False, True] * 3
+
+
 def test_a_dense_control_is_counted_and_not_boosted(recipe, tmp_path):
     run = start(replace(recipe, model=replace(recipe.model, mask="none")), tmp_path / "run")
     found = masks(run)
