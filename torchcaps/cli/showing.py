@@ -129,7 +129,9 @@ def sample(run: OneRun, /, count: int = 16, seed: int = 0, out: File = Path("sam
 
     model = load(run)
     if not isinstance(model, Generative):
-        raise TorchcapsError(f"{run} is of a {model.config.family}: it makes up no images.")
+        raise TorchcapsError(
+            f"{run} holds a model of {model.config.family}, which makes up no images."
+        )
     if count < 1:
         raise TorchcapsError("--count is at least 1.")
     out.parent.mkdir(parents=True, exist_ok=True)
