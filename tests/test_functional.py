@@ -7,7 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from torchcaps.functional import affine_matrix, draws, safe_norm, squash, translate, warp
+from torchcaps.functional import (
+    affine_matrix,
+    draws,
+    inverse_2x2,
+    inverse_3x3,
+    safe_norm,
+    squash,
+    translate,
+    warp,
+)
 
 
 def test_squash_against_the_formula():
@@ -105,3 +114,10 @@ def test_warp_against_pillow(degrees, sx, sy, shear):
     inside = (x > 1) & (x < 34) & (y > 1) & (y < 34)
     assert inside.sum() > 200
     np.testing.assert_allclose(ours[inside], theirs[inside], atol=1e-4)
+
+
+def test_small_inverses_are_inverses():
+    generator = torch.Generator().manual_seed(0)
+    for side, invert in ((2, inverse_2x2), (3, inverse_3x3)):
+        m = torch.randn(7, 5, side, side, generator=generator).double()
+        torch.testing.assert_close(invert(m) @ m, torch.eye(side).double().expand_as(m))

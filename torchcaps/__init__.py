@@ -55,6 +55,7 @@ number; rooms of one number do not import each other.
     classes         class capsules without poses
     sparse          parents masked by rank, and their boosts
     frame           a frame that follows the ink
+    turns           frames at several angles, of which the best explained is kept
     templates       parts that poses place on a canvas, one over the other
     arrangement     objects to parts, with the selection summed out
     parts           an image to parts, attentively pooled
@@ -75,7 +76,9 @@ number; rooms of one number do not import each other.
     process         the generative process of capsules, and its evidence bound
     generative      generative capsules with variational inference: the encoder too
     prior           images that they make up
+    seeding         objects that start as the commonest arrangements of parts
     pyro_program    the same as a Pyro program, the oracle of its bound
+    scae            the stacked capsule autoencoder beside them
     vae             a plain variational autoencoder beside them
     sr              self-routing capsules
     timm_net        classifiers of timm, for comparison

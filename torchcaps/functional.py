@@ -12,6 +12,11 @@ def in_float(sums: Tensor) -> Tensor:
     return sums.float() if torch.is_autocast_enabled(sums.device.type) else sums
 
 
+def exact(numbers: Tensor) -> Tensor:
+    """Numbers of half a precision in float32, others as they are."""
+    return numbers.to(torch.promote_types(numbers.dtype, torch.float32))
+
+
 def log_odds(scores: Tensor) -> Tensor:
     """Scores in [0,1] as logits.
 
@@ -78,6 +83,14 @@ def inverse_2x2(m: Tensor) -> Tensor:
     return (
         torch.stack([torch.stack([d, -b], -1), torch.stack([-c, a], -1)], -2) / det[..., None, None]
     )
+
+
+def inverse_3x3(m: Tensor) -> Tensor:
+    """Inverse of small matrices by cross products of their rows, as `inverse_2x2`. [...,3,3]"""
+    a, b, c = m.unbind(-2)
+    columns = [torch.linalg.cross(b, c), torch.linalg.cross(c, a), torch.linalg.cross(a, b)]
+    det = (a * columns[0]).sum(-1)
+    return torch.stack(columns, -1) / det[..., None, None]
 
 
 def translate(images: Tensor, shift: Tensor, size: tuple[int, int] | None = None) -> Tensor:

@@ -3,7 +3,7 @@ import torch
 
 import torchcaps
 from tests.models.test_generative import draws, made
-from torchcaps.analysis.free_form import best_poses, bounds, parents, refine
+from torchcaps.analysis.free_form import bounds, parents, refine
 from torchcaps.analysis.measures import prepare
 from torchcaps.errors import TorchcapsError
 from torchcaps.losses.concrete import normal_log_prob
@@ -31,7 +31,7 @@ def test_poses_in_closed_form_have_no_gradient_left():
     _, (low, _) = draws(model, 4)
     (arrangement,) = model.process.arrangements
     shares = torch.rand(4, 5, 3).double()
-    poses = best_poses(arrangement, shares, low.poses).detach().requires_grad_()
+    poses = arrangement.best_poses(shares, low.poses).detach().requires_grad_()
     apart = (low.poses[:, :, None] - arrangement.votes(poses)).square().sum((-2, -1))
     fit = (shares * apart / arrangement.std[:, 1:].square()).sum() / 2
     whole = fit + (poses - torch.eye(2, 3)).square().sum() / 2

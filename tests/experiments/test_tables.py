@@ -168,6 +168,15 @@ SMALL = {
         "inducing": 2,
     },
     "vae": {"hidden": (8,), "units": 3},
+    "scae": {
+        "num_caps": (3, 4),
+        "template_size": 4,
+        "channels": 4,
+        "features": 2,
+        "width": 4,
+        "depth": 1,
+        "code": 8,
+    },
 }
 
 

@@ -48,6 +48,16 @@ def small(name):
             "depth": 1,
         },
         "vae": {"hidden": (8,), "units": 3},
+        "scae": {
+            "num_caps": (3, 5),
+            "template_size": 5,
+            "channels": 4,
+            "padding": 1,
+            "features": 2,
+            "width": 4,
+            "depth": 1,
+            "code": 6,
+        },
     }
     extra = dict(overrides[family])
     if family == "convnet":
@@ -76,7 +86,7 @@ def test_forward_gives_every_layer_by_name(name):
     for below, layer in zip(output.layers[:-1], output.layers[1:], strict=True):
         assert layer.coupling is not None, "asked for, so it is there"
         sums = layer.coupling.sum(-1)
-        if "generative" in name:  # parts may have no object
+        if "generative" in name or "scae" in name:  # parts may have no object
             assert (sums <= 1 + 1e-5).all() and (sums > 0).all()
         else:
             torch.testing.assert_close(sums, torch.ones_like(sums))

@@ -1,12 +1,8 @@
 """Free-form inference: each image's own latent numbers, from where the encoder puts them.
 
-    refine     Adam on all of them, the bound as the objective
-    parents    objects in closed form, parts as they are: EM with one 3x3 solve an object
+refine     Adam on all of them, the bound as the objective
+parents    objects in closed form, parts as they are: EM with one 3x3 solve an object
 
-With shares r_ij of part i, the chance that it is on, and w_ij = r_ij P(on) / std_ij^2, votes are
-linear in an object's pose, so that the best pose solves
-
-    X_j (1 + sum_i w_ij M_ij M_ij^T) = 1 + sum_i w_ij X'_i M_ij^T
 """
 
 import time
@@ -19,15 +15,16 @@ from torchcaps.analysis.measures import register_measure
 from torchcaps.analysis.probing import LogisticProbe, projected
 from torchcaps.data import Dataset, Split
 from torchcaps.layers.arrangement import Arrangement
-from torchcaps.losses.concrete import log_off, log_on, normal_log_prob
 from torchcaps.models import CapsuleModel
 from torchcaps.models.generative import Generative
 from torchcaps.models.process import Layer
 
 
-def bounds(model: Generative, images: Tensor, layers: list[Layer]) -> Tensor:
+def bounds(
+    model: Generative, images: Tensor, layers: list[Layer], turns: Tensor | None = None
+) -> Tensor:
     """The bound of each image at these latent numbers. -> [B]"""
-    return torch.stack(list(model.bound_of(images, layers).terms.values())).sum(0)
+    return torch.stack(list(model.bound_of(images, layers, turns=turns).terms.values())).sum(0)
 
 
 def _layers(model: Generative, numbers: list[Tensor], stds: list[Tensor | None]) -> list[Layer]:
@@ -70,20 +67,6 @@ def refine(
     return _layers(model, best, stds), torch.stack(curve)
 
 
-def best_poses(arrangement: Arrangement, shares: Tensor, parts: Tensor) -> Tensor:
-    """Poses of objects that explain parts best under a prior of Norm(identity, 1).
-
-    shares [B,I,J]: chance that part i is on and j's; parts [B,I,2,3] -> [B,J,2,3]
-    """
-    places = arrangement.place.new_zeros(*arrangement.place.shape[:2], 3, 3)
-    places[..., :2, :], places[..., 2, 2] = arrangement.place, 1.0
-    weight = shares / arrangement.std[:, 1:].square()
-    whole = torch.einsum("bij,ijpq,ijrq->bjpr", weight, places, places)
-    aim = torch.einsum("bij,bipq,ijrq->bjpr", weight, parts, places)
-    one = torch.eye(3, device=parts.device, dtype=parts.dtype)
-    return torch.linalg.solve(whole + one, (aim + one[:2]).mT).mT
-
-
 @torch.no_grad()
 def parents(model: Generative, layers: list[Layer], iterations: int = 5) -> list[Layer]:
     """The lowest objects' poses in closed form, by turns with the posterior over selections."""
@@ -92,12 +75,9 @@ def parents(model: Generative, layers: list[Layer], iterations: int = 5) -> list
     assert isinstance(arrangement, Arrangement)
     for _ in range(iterations):
         said = arrangement(high.logits, high.poses, low.logits, low.poses)
-        votes = arrangement.votes(high.poses)
-        std = arrangement.std[:, 1:, None, None]
-        there = normal_log_prob(low.poses[:, :, None], votes, std).sum((-2, -1))
-        away = normal_log_prob(low.poses, arrangement.identity, arrangement.off_std).sum((-2, -1))
-        on = log_on(low.logits)[..., None] + there - (log_off(low.logits) + away)[..., None]
-        poses = best_poses(arrangement, said.softmax(-1)[..., 1:] * on.sigmoid(), low.poses)
+        on = arrangement.on_shares(high.poses, low.logits, low.poses)
+        shares = said.softmax(-1)[..., 1:] * on
+        poses = arrangement.best_poses(shares, low.poses, model.options.pose_std)
         high = high._replace(mean=poses, poses=poses)
     return [low, high, *rest]
 

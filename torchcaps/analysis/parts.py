@@ -9,7 +9,7 @@ from torch import Tensor
 from torchcaps.analysis.figure import image_grid
 from torchcaps.analysis.views import Arrays, View, few, lacks, register_view
 from torchcaps.data import Dataset
-from torchcaps.layers.templates import composite, warped
+from torchcaps.layers.templates import compose, composite, warped
 from torchcaps.models import CapsuleModel
 from torchcaps.models.generative import Generative
 from torchcaps.models.prior import Drawn, sample
@@ -45,7 +45,8 @@ def explained(model: Generative, images: Tensor) -> tuple[Tensor, Tensor]:
     model.eval()
     bound = model.bound(images, noise=False)
     parts, owners = bound.layers[0], bound.selections[0].argmax(-1)
-    return bound.drawn, coloured(model, parts.poses, parts.logits.sigmoid(), owners)
+    poses = parts.poses if bound.turns is None else compose(bound.turns[:, None], parts.poses)
+    return bound.drawn, coloured(model, poses, parts.logits.sigmoid(), owners)
 
 
 def draw_samples(model: Generative, drawn: Drawn, columns: int = 8) -> "Figure":

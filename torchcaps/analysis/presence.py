@@ -42,7 +42,7 @@ def presence_numbers(model: CapsuleModel, split: Split, count: int = LOOKED_AT) 
         if not presences:
             return {}
         on.append(torch.stack([(p > 0).float().sum(1).mean() for p in presences]) * len(batch))
-        objects.append(model.representations(batch.images)["t0"].argmax(1))
+        objects.append(next(iter(model.representations(batch.images).values())).argmax(1))
     counts = torch.stack(on).sum(0) / len(part)
     first = torch.cat(objects)
     share = torch.bincount(first).double() / len(first)

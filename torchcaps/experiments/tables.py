@@ -25,9 +25,13 @@ class Column:
     fit: str = ""
     """What a probe learned from, where the same metric and data have several; empty: anything."""
 
-    def takes(self, line: Line) -> bool:
+    features: tuple[str, ...] = ()
+    """What a probe saw, where columns differ in that; empty: what the row says."""
+
+    def takes(self, line: Line, features: str = "") -> bool:
         right = line["metric"] == self.metric and line["data"] in self.data
-        return right and self.fit in ("", line.get("fit", ""))
+        seen = line.get("features", "") in (self.features or (features,))
+        return right and seen and self.fit in ("", line.get("fit", ""))
 
 
 @dataclass(frozen=True)
@@ -118,8 +122,7 @@ def cells(table: Table, folder: Path = RESULTS, older: bool = False) -> list[dic
     for row, printed in table.rows.items():
         name_of, features = table.derived.get(row, (row, ""))
         tested = [r for r in lines if r["row"] == name_of and r["split"] == "test"]
-        tested = [r for r in tested if r.get("features", "") == features]
-        columns = {name: [r for r in tested if c.takes(r)] for name, c in table.columns.items()}
+        columns = {n: [r for r in tested if c.takes(r, features)] for n, c in table.columns.items()}
         protocols = {r["protocol"] for chosen in columns.values() for r in chosen} or {"ours"}
         for name, column in table.columns.items():
             for protocol in sorted(protocols, key=lambda p: (p != "ours", p)):

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from torchcaps.functional import inverse_3x3
 from torchcaps.layers.templates import compose
 from torchcaps.losses.concrete import concrete_log_prob, log_off, log_on, normal_log_prob
 
@@ -84,6 +85,31 @@ class Arrangement(nn.Module):
         present = concrete_log_prob(part_logits[..., None], self.chances, self.tau)
         means = self.means(objects)
         return present + self._placed(part_logits[..., None], parts[:, :, None], means)
+
+    def on_shares(self, objects: Tensor, part_logits: Tensor, parts: Tensor) -> Tensor:
+        """The chance that a part is on, for each object that may have it. -> [B,I,J]"""
+        std = self.std[:, 1:, None, None]
+        there = normal_log_prob(parts[:, :, None], self.votes(objects), std).sum((-2, -1))
+        away = normal_log_prob(parts, self.identity, self.off_std).sum((-2, -1))
+        apart = log_off(part_logits) + away - log_on(part_logits)
+        return (there - apart[..., None]).sigmoid()
+
+    def best_poses(self, shares: Tensor, parts: Tensor, pose_std: float = 1.0) -> Tensor:
+        """Poses of objects that explain parts best under a prior of Norm(identity, pose_std).
+
+        With w_ij = shares_ij / std_ij^2 votes are linear in an object's pose, so that it solves
+        X_j (p + sum_i w_ij M_ij M_ij^T) = p + sum_i w_ij X'_i M_ij^T, M with a last row 0 0 1 and
+        p = 1 / pose_std^2 times the identity.
+
+        shares [B,I,J]: chance that part i is on and j's; parts [B,I,2,3] -> [B,J,2,3]
+        """
+        last = self.place.new_tensor([0.0, 0.0, 1.0]).expand(*self.place.shape[:2], 1, 3)
+        places = torch.cat([self.place, last], -2)
+        weight = shares / self.std[:, 1:].square()
+        whole = torch.einsum("bij,ijpr->bjpr", weight, places @ places.mT)
+        aim = torch.einsum("bij,bipq,ijrq->bjpr", weight, parts, places)
+        prior = torch.eye(3, device=parts.device, dtype=parts.dtype) / pose_std**2
+        return (aim + prior[:2]) @ inverse_3x3(whole + prior)
 
     def _placed(self, logits: Tensor, parts: Tensor, means: Tensor) -> Tensor:
         std = self.std[..., None, None]

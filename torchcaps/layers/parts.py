@@ -33,12 +33,13 @@ class PartEncoder(nn.Module):
     strides = (2, 2, 1, 1)
 
     def __init__(self, in_channels: int, image_size: int, num_parts: int, numbers: int,
-                 channels: int = 32, padding: int = 1):  # fmt: skip
+                 channels: int = 32, padding: int = 1,
+                 activation: type[nn.Module] = nn.ELU):  # fmt: skip
         super().__init__()
         widths = [in_channels, *[channels] * len(self.strides)]
         layers: list[nn.Module] = []
         for wide, out, stride in zip(widths, widths[1:], self.strides, strict=False):
-            layers += [nn.Conv2d(wide, out, 3, stride, padding), nn.ELU()]
+            layers += [nn.Conv2d(wide, out, 3, stride, padding), activation()]
         self.stem = nn.Sequential(*layers)
         side = image_size
         for stride in self.strides:
@@ -62,13 +63,15 @@ class PerCapsule(nn.Module):
 
     letters = "[B,J,D] -> [B,J,E]"
 
-    def __init__(self, num_caps: int, dim: int, hidden: int, out: int):
+    def __init__(self, num_caps: int, dim: int, hidden: int, out: int, bias: bool = True):
+        """bias: whether what comes out has a bias; what is hidden has one"""
         super().__init__()
         self.first = nn.Parameter(torch.randn(num_caps, dim, hidden) * dim**-0.5)
         self.first_bias = nn.Parameter(torch.zeros(num_caps, hidden))
         self.last = nn.Parameter(torch.randn(num_caps, hidden, out) * 0.1 * hidden**-0.5)
-        self.last_bias = nn.Parameter(torch.zeros(num_caps, out))
+        self.last_bias = nn.Parameter(torch.zeros(num_caps, out)) if bias else None
 
     def forward(self, vectors: Tensor) -> Tensor:
         hidden = torch.einsum("bjd,jdh->bjh", vectors, self.first) + self.first_bias
-        return torch.einsum("bjh,jhe->bje", hidden.relu(), self.last) + self.last_bias
+        found = torch.einsum("bjh,jhe->bje", hidden.relu(), self.last)
+        return found if self.last_bias is None else found + self.last_bias

@@ -74,3 +74,58 @@ class SetTransformer(nn.Module):
     def forward(self, members: Tensor) -> Tensor:
         members = self.blocks(members)
         return self.narrow(self.pool(self.seeds.expand(members.shape[0], -1, -1), members))
+
+
+def one_head(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
+    """[B,M,E], [B,N,E], [B,N,E], added to scores [B,N] -> [B,M,E]"""
+    q, k, v = (t[:, None] for t in (queries, keys, values))
+    return F.scaled_dot_product_attention(q, k, v, mask[:, None, None].to(q.dtype))[:, 0]
+
+
+class PresentBlock(nn.Module):
+    """Members of a set look at each other, by one head, as much as each is present."""
+
+    letters = "[B,N,D] -> [B,N,D]"
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.look = nn.Linear(width, 3 * width)
+        self.mix = nn.Linear(width, width)
+        self.norm, self.last_norm = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.hidden = nn.Sequential(
+            nn.Linear(width, 2 * width), nn.ReLU(), nn.Linear(2 * width, width)
+        )
+
+    def forward(self, members: Tensor, presence: Tensor, mask: Tensor) -> Tensor:
+        q, k, v = self.look(members).chunk(3, -1)
+        found = self.mix(one_head(q, k, v, mask))
+        members = self.norm((members + found) * presence[..., None])
+        return self.last_norm(members + self.hidden(members))
+
+
+class PresentSet(nn.Module):
+    """A set whose members are more or less present, to one vector for each seed: the stacked
+    capsule autoencoder's. [B,N,D], [B,N] -> [B,seeds,out]
+    """
+
+    letters = "[B,N,D] -> [B,J,E]"
+
+    def __init__(self, dim: int, seeds: int, out: int, width: int = 16, depth: int = 3):
+        super().__init__()
+        self.narrow, self.widen = nn.Linear(dim, width), nn.Linear(width, out)
+        self.blocks = nn.ModuleList(PresentBlock(width) for _ in range(depth))
+        self.seeds = nn.Parameter(nn.init.xavier_uniform_(torch.empty(1, seeds, out)))
+        self.query, self.mix = nn.Linear(out, out), nn.Linear(out, out)
+        self.look = nn.Linear(out, 2 * out)
+
+    def forward(self, members: Tensor, presence: Tensor, hard: bool = False) -> Tensor:
+        """hard: members below the most present one are not looked at, nearly whatever they are"""
+        mask = (presence - 1) * 1e32 if hard else presence.clamp(min=1e-16).log()
+        if hard:  # what a softmax makes of numbers so large
+            mask = torch.where(mask == mask.amax(-1, keepdim=True), 0.0, -torch.inf)
+        members = self.narrow(members)
+        for block in self.blocks:
+            members = block(members, presence, mask)
+        k, v = self.look(self.widen(members)).chunk(2, -1)
+        asked = self.query(self.seeds).expand(members.shape[0], -1, -1)
+        return self.mix(one_head(asked, k, v, mask))

@@ -6,7 +6,8 @@ gives the objects'. `bound` is the evidence bound, term by term. Any number of l
 from the highest objects to the parts.
 
 Poses are point estimates (`posterior="delta"`: the bound then lacks their entropy and is none) or
-Normals ("full"). Ours: `objects="one"`, a prior under which exactly one object is on, summed out.
+Normals ("full"). Ours: `objects="one"`, a prior under which exactly one object is on, summed out;
+`frames`, angles from which the encoder looks, so that turned digits need no objects of their own.
 """
 
 import math
@@ -16,9 +17,12 @@ import torch
 from torch import Tensor, nn
 
 from torchcaps.errors import TorchcapsError
+from torchcaps.functional import exact
 from torchcaps.layers import Capsules
 from torchcaps.layers.parts import PartEncoder, PerCapsule, geometric
 from torchcaps.layers.sets import SetTransformer
+from torchcaps.layers.templates import compose
+from torchcaps.layers.turns import Look, look
 from torchcaps.losses.concrete import logistic_noise
 from torchcaps.models.base import CapsuleModel, Output, register_output
 from torchcaps.models.process import CapsuleBound, GenerativeConfig, Layer, Process
@@ -30,6 +34,9 @@ from torchcaps.models.registry import register
 class GenerativeOutput(Output):
     presences: tuple[Tensor, ...] = field(
         default=(), metadata={"letters": "", "what": "logits of presence of every layer"}
+    )
+    turns: Tensor | None = field(
+        default=None, metadata={"letters": "[B,2,3]", "what": "from the chosen frame to the image"}
     )
 
 
@@ -46,7 +53,8 @@ class Generative(CapsuleModel):
         if self.find.where.shape[1] < 1:
             raise TorchcapsError(f"{c.image_size} pixels are too few for four convolutions.")
         self.gather, self.heads = nn.ModuleList(), nn.ModuleList()
-        for objects, children in zip(c.num_caps[-2::-1], c.num_caps[:0:-1], strict=True):
+        levels = zip(c.num_caps[-2::-1], c.num_caps[:0:-1], strict=True)
+        for objects, children in levels if c.placed == "encoded" else ():
             self.gather.append(
                 SetTransformer(
                     7 + children, objects, 32, width=c.width, heads=c.heads, depth=c.depth,
@@ -65,7 +73,7 @@ class Generative(CapsuleModel):
         return frozenset({"bound", "redraw", "parts"})
 
     def _layer(self, numbers: Tensor, level: int, noise: bool) -> Layer:
-        numbers = numbers.float() if numbers.dtype in (torch.bfloat16, torch.float16) else numbers
+        numbers = exact(numbers)
         location, pose = numbers[..., 0], numbers[..., 1:]
         if level or self.options.poses == "raw":
             start = torch.eye(2, 3, device=pose.device, dtype=pose.dtype)
@@ -80,10 +88,26 @@ class Generative(CapsuleModel):
             poses = mean if std is None else mean + std * torch.randn_like(mean)
         return Layer(location, mean, std, logits, poses)
 
+    def look(self, images: Tensor) -> Look:
+        """Images from the frame in which they are explained best."""
+        c = self.options
+        count = c.frames if self.training else c.test_frames or c.frames
+        if count == 1:
+            return Look(images)
+        return look(images, count, self._explained, together=self.training)
+
+    def _explained(self, images: Tensor, views: Tensor, turns: Tensor) -> Tensor:
+        bound = self.bound_of(images, self.infer(views), turns=turns)
+        return torch.stack(list(bound.terms.values())).sum(0)
+
     def infer(self, images: Tensor, noise: bool = False) -> list[Layer]:
         """The posterior of every layer, from the parts up, each seeing a draw of the one below."""
         self.check_images(images)
         layers = [self._layer(self.find(images), 0, noise)]
+        if self.options.placed == "solved":
+            poses = self.process.settle(layers[0])
+            nothing = poses.new_zeros(poses.shape[:2])
+            return [*layers, Layer(nothing, poses, None, nothing, poses)]
         for level, (gather, head) in enumerate(zip(self.gather, self.heads, strict=True), 1):
             below = layers[-1]
             count = below.location.shape[1]
@@ -95,15 +119,27 @@ class Generative(CapsuleModel):
 
     def bound(self, images: Tensor, noise: bool = True) -> CapsuleBound:
         """Every term of the bound for each image; without noise at the posterior's means."""
-        return self.bound_of(images, self.infer(images, noise))
+        seen = self.look(images)
+        bound = self.bound_of(images, self.infer(seen.views, noise), turns=seen.turns)
+        if seen.scores is not None:  # all frames are as likely, and the posterior is sure of one
+            chance = bound.terms["image"].new_tensor(1 / seen.scores.shape[1])
+            bound.terms["frame"] = chance.log().expand(len(images))
+        return bound
 
-    def bound_of(self, images: Tensor, layers: list[Layer], sampled: bool = False) -> CapsuleBound:
+    def bound_of(
+        self,
+        images: Tensor,
+        layers: list[Layer],
+        sampled: bool = False,
+        turns: Tensor | None = None,
+    ) -> CapsuleBound:
         """The bound at latent numbers that are given: see `Process.bound`."""
-        return self.process.bound(images, layers, sampled)
+        return self.process.bound(images, layers, sampled, turns)
 
     def encode(self, images: Tensor, *, coupling: bool = False) -> GenerativeOutput:
         """Means of the posterior; coupling: the posterior over selections, without the dummy."""
-        layers = self.infer(images)
+        seen = self.look(images)
+        layers = self.infer(seen.views)
         selections, joint = self.process.explain(layers)
         presences = [layer.location for layer in layers]
         if joint is not None:  # the heads' own presences are asked nothing then
@@ -114,17 +150,19 @@ class Generative(CapsuleModel):
             Capsules(layer.mean.flatten(2), present.sigmoid(), share)
             for layer, present, share in zip(layers, presences, [None, *shares], strict=True)
         )
-        return GenerativeOutput(layers=capsules, presences=tuple(presences))
+        return GenerativeOutput(layers=capsules, presences=tuple(presences), turns=seen.turns)
 
     def forward(self, images: Tensor, *, coupling: bool = False) -> GenerativeOutput:
         output = self.encode(images, coupling=coupling)
         parts = output.layers[0].poses.unflatten(-1, (2, 3))
+        if output.turns is not None:
+            parts = compose(output.turns[:, None], parts)
         output.reconstruction = self.process.templates(parts, output.presences[0].sigmoid())
         return output
 
     def representations(self, images: Tensor) -> dict[str, Tensor]:
         """Logits of presence of the highest objects, these with poses, and all of the parts."""
-        return self.said(images, self.infer(images))
+        return self.said(images, self.infer(self.look(images).views))
 
     def said(self, images: Tensor, layers: list[Layer]) -> dict[str, Tensor]:
         """The representations of latent numbers that are given."""
@@ -147,6 +185,14 @@ register(
     Generative,
     GenerativeConfig(objects="one", min_std=0.05, inducing=0),
     "the same with exactly one object on, summed out; ours",
+)
+register(
+    "generative-framed",
+    Generative,
+    GenerativeConfig(
+        num_caps=(32, 16), objects="one", placed="solved", frames=8, test_frames=16, min_std=0.05
+    ),
+    "one object on, its pose solved for, seen from the frame that explains it best; ours",
 )
 register(
     "generative-small",

@@ -42,7 +42,7 @@ def sample(model: Generative, count: int, seed: int = 0) -> Drawn:
     if c.objects == "one":
         only = (uniform(count, 1) * objects).long()
         logits = torch.full_like(logits, -SURE).scatter(1, only, SURE)
-    poses = torch.eye(2, 3, device=device) + normal(count, objects, 2, 3)
+    poses = torch.eye(2, 3, device=device) + c.pose_std * normal(count, objects, 2, 3)
     owners = torch.zeros(count, 1, dtype=torch.long, device=device)
     for arrangement in model.process.arrangements:
         assert isinstance(arrangement, Arrangement)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from torchcaps.errors import TorchcapsError
 from torchcaps.layers.arrangement import Arrangement, OnOff
-from torchcaps.layers.templates import Templates
+from torchcaps.layers.templates import Templates, compose
 from torchcaps.losses.concrete import concrete_kl, concrete_log_prob, normal_kl, normal_log_prob
 from torchcaps.models.base import Bound, ModelConfig
 
@@ -32,6 +32,13 @@ class GenerativeConfig(ModelConfig):
     """Whether each object of the highest layer is on or off by itself, or exactly one is on."""
     posterior: Literal["delta", "full"] = "delta"
     """Poses as point estimates, or as Normals."""
+    placed: Literal["encoded", "solved"] = "encoded"
+    """Whether the encoder says where objects are, or their poses are solved for, given parts."""
+    frames: int = 1
+    """Angles from which the encoder looks at an image while it learns, of which it keeps the best
+    explained: see layers/turns.py."""
+    test_frames: int = 0
+    """Angles afterwards; 0: as many."""
     on_off: OnOff = "mixture"
     """What a part that is neither on nor off does: see layers/arrangement.py."""
     tau: float = 1.0
@@ -42,6 +49,8 @@ class GenerativeConfig(ModelConfig):
     """How often an object is on before anything is learned."""
     learn_presence: bool = True
     """Whether that is learned."""
+    pose_std: float = 1.0
+    """The deviation of an object's pose from the identity."""
     min_std: float = 0.1
     """The least deviation of a part from where its object wants it."""
     off_std: float = 1.5
@@ -91,6 +100,8 @@ class CapsuleBound(Bound):
     """The log-joint of each selection, [B,I,J+1] for every layer of objects, from the lowest."""
     joint: Tensor | None
     """The log-joint of each object [B,J], where exactly one is on."""
+    turns: Tensor | None
+    """From the frame in which parts stand to the image [B,2,3]; None: they are the same."""
 
 
 class Process(nn.Module):
@@ -103,6 +114,8 @@ class Process(nn.Module):
             raise TorchcapsError(f"num_caps={c.num_caps}: give objects and parts, as (16, 16).")
         if c.objects == "one" and len(c.num_caps) != 2:
             raise TorchcapsError("objects='one' is made for one layer of objects.")
+        if c.placed == "solved" and (c.objects == "many" or c.posterior == "full"):
+            raise TorchcapsError("placed='solved' needs objects='one' and posterior='delta'.")
         self.scale = c.template_size / c.image_size
         self.templates = Templates(c.num_caps[-1], c.template_size, c.in_channels, c.image_size)
         self.arrangements = nn.ModuleList(
@@ -117,9 +130,29 @@ class Process(nn.Module):
         learned = c.learn_presence and c.objects == "many"
         self.presence = nn.Parameter(first, requires_grad=learned)
 
-    def draw(self, parts: Layer) -> Tensor:
-        """The image that parts make. -> [B,C,H,W]"""
-        return self.templates(parts.poses, parts.logits.sigmoid())
+    def draw(self, parts: Layer, turns: Tensor | None = None) -> Tensor:
+        """The image that parts make, where their frame is turned. -> [B,C,H,W]"""
+        poses = parts.poses if turns is None else compose(turns[:, None], parts.poses)
+        return self.templates(poses, parts.logits.sigmoid())
+
+    @torch.no_grad()
+    def settle(self, low: Layer, iterations: int = 3) -> Tensor:
+        """Where each object would be if it alone were on: EM, from the identity. -> [B,J,2,3]
+
+        At the best poses the bound has no slope in them, so that no gradient is lost.
+        """
+        (arrangement,) = self.arrangements
+        assert isinstance(arrangement, Arrangement)
+        with torch.autocast(low.poses.device.type, enabled=False):
+            batch = (low.poses.shape[0], self.options.num_caps[0])
+            poses = arrangement.identity.to(low.poses).expand(*batch, 2, 3)
+            sure = low.logits.new_zeros(batch)
+            for _ in range(iterations):
+                said = self._each_alone(arrangement, Layer(sure, poses, None, sure, poses), low)
+                on = arrangement.on_shares(poses, low.logits, low.poses)
+                shares = said.softmax(-1)[..., 1] * on
+                poses = arrangement.best_poses(shares, low.poses, self.options.pose_std)
+        return poses
 
     def explain(
         self, layers: list[Layer], sampled: bool = False
@@ -139,12 +172,19 @@ class Process(nn.Module):
             joint = joint - math.log(joint.shape[1])
             return [self._posterior_of_one(said, joint)], joint
 
-    def bound(self, images: Tensor, layers: list[Layer], sampled: bool = False) -> CapsuleBound:
-        """The bound at draws that are given; sampled: divergences of the highest layer by its
-        draws too, not in closed form.
+    def bound(
+        self,
+        images: Tensor,
+        layers: list[Layer],
+        sampled: bool = False,
+        turns: Tensor | None = None,
+    ) -> CapsuleBound:
+        """The bound at draws that are given, in a frame that is turned by `turns` [B,2,3].
+
+        sampled: divergences of the highest layer by its draws too, not in closed form
         """
         with torch.autocast(images.device.type, enabled=False):
-            drawn = self.draw(layers[0])
+            drawn = self.draw(layers[0], turns)
             pixels = normal_log_prob(images.to(drawn), drawn, self.options.sigma)
             terms = {"image": pixels.flatten(1).sum(1)}
             selections, joint = self.explain(layers, sampled)
@@ -156,7 +196,7 @@ class Process(nn.Module):
             if joint is None:
                 poses = self._pose_divergence(layers[-1], sampled).sum(1)
                 terms["objects"] = -self._presence_divergence(layers[-1], sampled) - poses
-        return CapsuleBound(terms, drawn, layers, selections, joint)
+        return CapsuleBound(terms, drawn, layers, selections, joint, turns)
 
     def _log_posterior(self, layer: Layer) -> Tensor:
         """log q of a draw; of point estimates, nothing. -> [B]"""
@@ -173,14 +213,15 @@ class Process(nn.Module):
         return (said - concrete_log_prob(top.logits, self.presence, tau)).sum(1)
 
     def _pose_divergence(self, top: Layer, sampled: bool) -> Tensor:
-        """KL(q(A) || Norm(0, 1)) of each object; of point estimates -log p. -> [B,J]"""
+        """KL(q(A) || Norm(0, pose_std)) of each object; of point estimates -log p. -> [B,J]"""
         still = torch.eye(2, 3, device=top.mean.device, dtype=top.mean.dtype)
+        wide = self.options.pose_std
         if top.std is None:
-            return -normal_log_prob(top.poses, still, 1.0).sum((2, 3))
+            return -normal_log_prob(top.poses, still, wide).sum((2, 3))
         if sampled:
             said = normal_log_prob(top.poses, top.mean, top.std)
-            return (said - normal_log_prob(top.poses, still, 1.0)).sum((2, 3))
-        return normal_kl(top.mean - still, top.std).sum((2, 3))
+            return (said - normal_log_prob(top.poses, still, wide)).sum((2, 3))
+        return normal_kl((top.mean - still) / wide, top.std / wide).sum((2, 3))
 
     def _each_alone(self, arrangement: Any, high: Layer, low: Layer) -> Tensor:
         """The log-joint of part and selection with object j alone on. -> [B,I,J,2], dummy first"""

@@ -101,7 +101,7 @@ def program(model: Generative) -> Callable[..., Any]:
                 prior = model.process.presence.expand(count, objects)
                 t = pyro.sample("t", presence(prior, c.tau))
                 zero = still.new_zeros(count, objects, 6)
-                offset = pyro.sample("A", dist.Normal(zero, 1.0).to_event(1))
+                offset = pyro.sample("A", dist.Normal(zero, c.pose_std).to_event(1))
             whole = still.new_zeros(count, objects, 3, 3)
             whole[..., 2, 2] = 1
             whole[..., :2, :] = offset.reshape(count, objects, 2, 3) + still

@@ -198,6 +198,7 @@ def set_up(recipe: Recipe, take: bool = True) -> tuple[Recipe, Parts]:
     if fabric.device.type == "cuda" and recipe.hardware.strategy != "fsdp":
         channels_last(task)
     task.check(data, recipe.data.cutmix)
+    task.begin(data)
     for taken in (*measures, *watch):
         taken.check(task.model)
     if recipe.start_from and take:

@@ -45,6 +45,11 @@ class Task(nn.Module):
         if cutmix and self.config.kind != "classify":
             raise TorchcapsError("data.cutmix mixes labels, which only the task classify takes.")
 
+    def begin(self, data: Dataset) -> None:
+        """Once before the first update, or before those of a resumed run, with the data on its
+        device.
+        """
+
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """The `loss` of a batch, and its parts; scalars are logged, others go to `after_step`."""
         raise NotImplementedError
