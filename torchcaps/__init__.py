@@ -102,6 +102,7 @@ number; rooms of one number do not import each other.
     presence        what presences of parts and objects carry
     parts           parts of a generative model in the colours of their objects
     free_form       latent numbers of each image by themselves
+    search          three ways to raise the bound of an image
     equivariance    whether a pose follows the image
     curves          losses and accuracy against epochs
     contact         contact sheets

@@ -3,27 +3,78 @@ import torch
 
 import torchcaps
 from tests.models.test_generative import draws, made
-from torchcaps.analysis.free_form import bounds, parents, refine
+from torchcaps.analysis.free_form import blurred, parents, refine, starts_of
 from torchcaps.analysis.measures import prepare
+from torchcaps.analysis.search import METHODS, bounds, rendered
 from torchcaps.errors import TorchcapsError
 from torchcaps.losses.concrete import normal_log_prob
 
 SIZES = {"num_caps": (3, 5), "template_size": 5, "channels": 3, "width": 8, "heads": 2, "depth": 1}
 
 
-@pytest.mark.parametrize("fields", [{}, {"objects": "one"}, {"num_caps": (2, 3, 5)}], ids=str)
-def test_refining_raises_the_bound_of_every_image(fields):
+FIELDS = [{}, {"objects": "one"}, {"num_caps": (2, 3, 5)}, {"objects": "one", "frames": 3}]
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("fields", FIELDS, ids=str)
+def test_refining_raises_the_bound_of_every_image(fields, method):
     torch.manual_seed(0)
     model = torchcaps.create_model("generative", **{**SIZES, **fields}).eval()
     images = torch.rand(4, 1, 28, 28)
-    layers, curve = refine(model, images, steps=8)
-    assert curve.shape == (9, 4)
-    before = bounds(model, images, model.infer(images))
-    torch.testing.assert_close(curve[0], before.detach())
-    after = bounds(model, images, layers)
-    torch.testing.assert_close(after, curve.amax(0))
-    assert (after > before).all()
-    assert not any(p.grad is not None for p in model.parameters())
+    found = refine(model, images, steps=6, method=method)
+    assert found.curve.shape == (7, 4) and found.seconds.shape == (7,)
+    seen = model.look(images)
+    with torch.no_grad():
+        before = bounds(model, images, model.infer(seen.views), seen.turns)
+        after = bounds(model, images, found.layers, found.turns)
+    torch.testing.assert_close(found.curve[0], before)
+    torch.testing.assert_close(found.curve[-1], after)
+    assert (after > before).all() and (found.curve.diff(dim=0) >= 0).all()
+    assert all(p.requires_grad and p.grad is None for p in model.process.templates.parameters())
+
+
+def test_turned_starts_are_what_the_encoder_says_put_back_upright():
+    model = made()
+    images = torch.rand(3, 1, 28, 28).double()
+    with torch.no_grad():
+        for times, (layers, turns) in enumerate(starts_of(model, images, 4)):
+            assert turns is None
+            view = torch.rot90(images, times, (2, 3))
+            said = torch.rot90(model.process.draw(model.infer(view)[0]), -times, (2, 3))
+            torch.testing.assert_close(model.process.draw(layers[0]), said, atol=1e-6, rtol=0)
+        every = [bounds(model, images, layers) for layers, _ in starts_of(model, images, 4)]
+    found = refine(model, images, 0, starts=4)
+    torch.testing.assert_close(found.curve[-1], torch.stack(every).amax(0))
+    with pytest.raises(TorchcapsError, match="frames"):
+        refine(made(objects="one", frames=2), images, 0, starts=4)
+
+
+def test_blurring_is_undone_and_kept_out_of_the_curve():
+    model = made()
+    images = torch.rand(3, 1, 28, 28).double()
+    sharp = model.process.templates.colour.detach().clone()
+    with blurred(model.process.templates, 1.0):
+        assert float((model.process.templates.colour - sharp).detach().abs().max()) > 0.1
+    assert torch.equal(model.process.templates.colour, sharp)
+    found = refine(model, images, 6, blur=1.0)
+    assert torch.equal(model.process.templates.colour, sharp)
+    with torch.no_grad():
+        torch.testing.assert_close(found.curve[-1], bounds(model, images, found.layers))
+
+
+def test_the_renderers_jacobian_is_autograds():
+    model = made(in_channels=2)
+    poses = (0.4 * torch.eye(2, 3) + 0.2 * torch.randn(3, 5, 2, 3)).double().requires_grad_()
+    presences = torch.rand(3, 5).double()
+    templates = model.process.templates
+    drawn, jacobian = rendered(templates, poses, presences)
+    expected = templates(poses, presences)
+    torch.testing.assert_close(drawn.unflatten(-1, (28, 28)), expected)
+    for pixel in ((0, 14, 14), (1, 9, 17), (1, 20, 8)):
+        at = (slice(None), *pixel)
+        (slope,) = torch.autograd.grad(expected[at].sum(), poses, retain_graph=True)
+        found = jacobian.unflatten(2, (28, 28))[at]
+        torch.testing.assert_close(found, slope, rtol=1e-4, atol=1e-6)
 
 
 def test_poses_in_closed_form_have_no_gradient_left():

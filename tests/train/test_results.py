@@ -151,7 +151,7 @@ def test_a_full_disk_leaves_the_file_as_it_was(tmp_path, monkeypatch):
 
 KNOWN = {
     "paper", "table", "row", "protocol", "seed", "recipe", "data", "split", "metric", "value", "n",
-    "fit", "features", "run", "command", "commit", "date", "device", "versions", "digest",
+    "fit", "features", "how", "run", "command", "commit", "date", "device", "versions", "digest",
     "revision", "modified", "parameters", "epochs_trained", "steps_trained", "chosen_epoch",
     "seconds", "peak_mb", "data_note", "pretrained", "resumed",
 }  # fmt: skip

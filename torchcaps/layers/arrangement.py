@@ -94,6 +94,23 @@ class Arrangement(nn.Module):
         apart = log_off(part_logits) + away - log_on(part_logits)
         return (there - apart[..., None]).sigmoid()
 
+    def pull(
+        self, shares: Tensor, objects: Tensor, part_logits: Tensor, parts: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """How strongly parts are drawn to where, given which object has them.
+
+        shares [B,I,J+1] -> precision [B,I], the place that it draws to [B,I,2,3]
+        """
+        means, std = self.means(objects), self.std
+        there = normal_log_prob(parts[:, :, None], means, std[..., None, None]).sum((-2, -1))
+        away = normal_log_prob(parts, self.identity, self.off_std).sum((-2, -1))
+        odds = log_on(part_logits) - log_off(part_logits) - away
+        on = shares * (there + odds[..., None]).sigmoid()
+        weight, off = on / std.square(), (shares - on).sum(-1) / self.off_std**2
+        aim = torch.einsum("bij,bijpq->bipq", weight, means) + off[..., None, None] * self.identity
+        whole = weight.sum(-1) + off
+        return whole, aim / whole[..., None, None]
+
     def best_poses(self, shares: Tensor, parts: Tensor, pose_std: float = 1.0) -> Tensor:
         """Poses of objects that explain parts best under a prior of Norm(identity, pose_std).
 

@@ -139,7 +139,7 @@ def _end_last_line(path: Path) -> None:
 
 
 def _key(line: Line) -> tuple[Any, ...]:
-    probed = line.get("fit"), line.get("features")
+    probed = line.get("fit"), line.get("features"), line.get("how")
     return *run_of(line), line["data"], line["split"], line["metric"], *probed
 
 

@@ -97,9 +97,17 @@ add(
 )
 add(
     "table1/autoencoder",
-    "A plain convolutional autoencoder of 256 units.",
+    "A plain convolutional autoencoder of 256 units, at a rate that it survives.",
     unsupervised(
-        "table1", "autoencoder", "autoencoder", Reconstruct(), measures=(*probes(), *QUICK[:4])
+        "table1",
+        "autoencoder",
+        "autoencoder",
+        Reconstruct(),
+        measures=(*probes(), *QUICK[:4]),
+        options={
+            "optimiser": OptimiserSpec("adam", 2e-4),
+            "schedule": ScheduleSpec("cosine", warmup=0.02),
+        },
     ),
 )
 labelled = unsupervised("table1", "CapsNet", "capsnet", Classify("margin"))
