@@ -24,6 +24,7 @@ number; rooms of one number do not import each other.
     folder          the user's own images
     generated       affnist-like, rotated, translated
     multimnist      MultiMNIST and DiverseMultiMNIST
+    constellations  squares and triangles as points
     augment         sample parameters for each image, then apply them, batched
     mix             CutMix
     loader          training batches as a function of the step
@@ -80,6 +81,7 @@ number; rooms of one number do not import each other.
     pyro_program    the same as a Pyro program, the oracle of its bound
     scae            the stacked capsule autoencoder beside them
     vae             a plain variational autoencoder beside them
+    constellation   objects that explain points
     sr              self-routing capsules
     timm_net        classifiers of timm, for comparison
     em              matrix capsules with EM routing
@@ -103,6 +105,7 @@ number; rooms of one number do not import each other.
     parts           parts of a generative model in the colours of their objects
     free_form       latent numbers of each image by themselves
     search          three ways to raise the bound of an image
+    segments        which points of a constellation belong together
     equivariance    whether a pose follows the image
     curves          losses and accuracy against epochs
     contact         contact sheets
@@ -140,7 +143,7 @@ number; rooms of one number do not import each other.
     sparse          Sparse Unsupervised Capsules Generalize Better
         setting, table1, best, depth
     generative      Capsule Networks: A Generative Probabilistic Perspective
-        table1
+        setting, table1, figure4, best, constellations
 8 explorer          what one looks at in a browser
     report
 9 cli               the command line

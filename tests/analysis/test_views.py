@@ -48,9 +48,9 @@ def test_what_applies_to_whom(few):
     assert applies["capsnet"] == {*classes, *drawn, *ranked, "where"}
     assert applies["mcae-pretrain"] == {"masked"}
     assert applies["sparse"] == {*drawn, *ranked} and applies["autoencoder"] == drawn
-    assert (
-        applies["generative"] == {"reconstructions", "parts", *ranked} and applies["vae"] == drawn
-    )
+    made_of_parts = {"parts", "templates", "turned", "free-form"}
+    assert applies["generative"] == {"reconstructions", *made_of_parts, *ranked}
+    assert applies["vae"] == drawn
     assert applies["convnet-avg"] == classes
     with pytest.raises(TorchcapsError, match="Did you mean 'where'"):
         get_view("wher")

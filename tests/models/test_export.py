@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import torchcaps
-from tests.models.test_registry import small
+from tests.models.test_registry import MODELS, small
 from torchcaps.errors import TorchcapsError
 from torchcaps.models import Output
 from torchcaps.models.registry import model_config
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore:.*LeafSpec.*:FutureWarning", "ignore::DeprecationWarning"
 )  # torch's own
 onnxruntime = pytest.importorskip("onnxruntime")
-ONE_EACH = {model_config(name).family: name for name in reversed(torchcaps.list_models())}
+ONE_EACH = {model_config(name).family: name for name in reversed(MODELS)}
 NAMES = sorted(
     {*ONE_EACH.values(), "mcae-pretrain", "mcae", "mcae-vit", "sr-capsnet", "inverted-simple"}
 )

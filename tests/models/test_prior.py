@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import torchcaps
-from torchcaps.analysis.parts import coloured, explained, palette
+from torchcaps.analysis.parts import by_template, coloured, explained, palette
 from torchcaps.models.prior import sample
 
 SIZES = {"num_caps": (3, 5), "template_size": 5, "channels": 3, "width": 8, "heads": 2, "depth": 1}
@@ -48,5 +48,8 @@ def test_parts_have_the_colour_of_their_object():
     hues = coloured(model, still, presences, torch.full((1, 5), 2))
     lit = hues[0][:, 14, 14]
     torch.testing.assert_close(lit / lit.sum(), torch.from_numpy(colours[2] / colours[2].sum()))
-    drawn, hues = explained(model, torch.rand(2, 1, 28, 28))
-    assert drawn.shape == (2, 1, 28, 28) and hues.shape == (2, 3, 28, 28)
+    drawn, hues, own = explained(model, torch.rand(2, 1, 28, 28))
+    assert drawn.shape == (2, 1, 28, 28) and hues.shape == own.shape == (2, 3, 28, 28)
+    own = by_template(model, still, presences)[0][:, 14, 14]
+    wanted = palette(5)[3]
+    torch.testing.assert_close(own / own.sum(), torch.from_numpy(wanted / wanted.sum()))

@@ -3,7 +3,15 @@
 Numbers by name are in `measures`, pictures by name in `views`; importing this package knows all.
 """
 
-from torchcaps.analysis import equivariance, free_form, masked, parts, presence, ranks
+from torchcaps.analysis import (
+    equivariance,
+    free_form,
+    masked,
+    parts,
+    presence,
+    ranks,
+    segments,
+)
 from torchcaps.analysis.attacks import (
     accuracy_under_attack,
     attacked,
@@ -53,6 +61,7 @@ __all__ = [
     "reliability",
     "representation",
     "routing_map",
+    "segments",
     "strangeness",
     "traverse",
     "worst_mistakes",

@@ -3,6 +3,7 @@
 from torchcaps.data import (
     affnist,
     cifar,
+    constellations,
     digits,
     dsprites,
     folder,
@@ -29,6 +30,7 @@ __all__ = [
     "load",
     "affnist",
     "cifar",
+    "constellations",
     "digits",
     "dsprites",
     "folder",

@@ -116,7 +116,8 @@ class CapsuleModel(nn.Module):
     def provides(self) -> frozenset[str]:
         """What measures, views and tasks may ask of it: `logits`, `decode` (from capsules),
         `redraw` (the whole image), `ranks` (of a sparse layer), `draw` (of masked patches),
-        `bound` (of a generative model), `parts` (that templates draw).
+        `bound` (of a generative model), `parts` (that templates draw), `segments` (which points
+        belong together).
         """
         decoder = {"decode", "redraw"} if self.decoder is not None else set()
         return frozenset({"logits"} | decoder)

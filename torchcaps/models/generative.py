@@ -190,7 +190,13 @@ register(
     "generative-framed",
     Generative,
     GenerativeConfig(
-        num_caps=(32, 16), objects="one", placed="solved", frames=8, test_frames=16, min_std=0.05
+        num_caps=(32, 16),
+        objects="one",
+        placed="solved",
+        frames=8,
+        test_frames=16,
+        min_std=0.05,
+        pose_std=0.3,
     ),
     "one object on, its pose solved for, seen from the frame that explains it best; ours",
 )
