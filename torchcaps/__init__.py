@@ -82,6 +82,7 @@ number; rooms of one number do not import each other.
     scae            the stacked capsule autoencoder beside them
     vae             a plain variational autoencoder beside them
     constellation   objects that explain points
+    point_scae      the stacked capsule autoencoder on points
     sr              self-routing capsules
     timm_net        classifiers of timm, for comparison
     em              matrix capsules with EM routing

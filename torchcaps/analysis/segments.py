@@ -9,7 +9,7 @@ from torch import Tensor
 from torchcaps.analysis.measures import Measure, register_measure
 from torchcaps.data import Dataset, Split
 from torchcaps.models import CapsuleModel
-from torchcaps.models.constellation import Constellation
+from torchcaps.models.constellation import PointModel
 
 
 def matched(owners: Tensor, labels: Tensor) -> Tensor:
@@ -47,7 +47,7 @@ class Segmentation(Measure):
 
     @torch.no_grad()
     def score(self, model: CapsuleModel, data: Dataset, split: Split) -> dict[str, float]:
-        assert isinstance(model, Constellation)
+        assert isinstance(model, PointModel)
         right = points = 0
         for batch in split.batches(500):
             owners = model.owners(batch.images, self.solved, self.starts)
