@@ -66,6 +66,8 @@ number; rooms of one number do not import each other.
 4 models            images in, every intermediate by name out
     base            ModelConfig, Output, encode, decode, representations
     hub             a model as a folder, and on the hub
+    predicting      from pictures to names
+    exporting       a model as a file for other programs
     registry        models by name
     capsnet         CapsNet and its five switches
     convnet         the ConvNets beside it
@@ -151,6 +153,7 @@ number; rooms of one number do not import each other.
     commands        the table of commands, and words to functions
     running         commands that train, evaluate and record
     showing         commands that show
+    using           commands that use a trained model
     tables          the papers' tables in a terminal and as Markdown
     parse           tyro's parsing with errors of one or two lines
     completion      completion for shells

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from torchcaps.cli import running, showing
+from torchcaps.cli import running, showing, using
 from torchcaps.cli.parse import UsageError, parse
 from torchcaps.cli.tables import benchmarks, table
 from torchcaps.errors import nearest
@@ -16,6 +16,9 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "resume": running.resume,
     "eval": running.eval_,
     "measure": running.measure,
+    "predict": using.predict,
+    "embed": using.embed,
+    "export": using.export,
     "report": showing.report,
     "tour": showing.tour,
     "traverse": showing.traverse,

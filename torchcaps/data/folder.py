@@ -13,15 +13,18 @@ from torchcaps.errors import TorchcapsError
 
 _SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
 _VALIDATION = ("val", "valid", "validation")
+_SPLITS = ("train", "test", *_VALIDATION)
 
 
 def read_image(path: Path, size: int, mode: str) -> Tensor:
-    """One file as uint8 [C,size,size]: shorter side to `size`, antialiased, then the centre."""
-    from PIL import Image
+    """One file as uint8 [C,size,size]: upright as its EXIF says, shorter side to `size`,
+    antialiased, then the centre.
+    """
+    from PIL import Image, ImageOps
 
     try:
         with Image.open(path) as image:
-            image = _flatten(image, mode)
+            image = _flatten(ImageOps.exif_transpose(image), mode)
             scale = size / min(image.size)
             width, height = (max(size, round(side * scale)) for side in image.size)
             image = image.resize((width, height), Image.Resampling.LANCZOS, reducing_gap=3.0)
@@ -50,14 +53,21 @@ def _flatten(image, mode: str):
 
 
 def list_images(folder: Path) -> list[Path]:
-    return sorted(p for p in folder.rglob("*") if p.suffix.lower() in _SUFFIXES and p.is_file())
+    """Images in a folder and below it, but for files and folders whose names begin with a dot."""
+    found = (p for p in folder.rglob("*") if p.suffix.lower() in _SUFFIXES and p.is_file())
+    return sorted(p for p in found if not _hidden(p.relative_to(folder)))
+
+
+def _hidden(path: Path) -> bool:
+    return any(part.startswith(".") for part in path.parts)
 
 
 def read_tree(
     folder: Path, size: int, mode: str, classes: tuple[str, ...] | None = None
 ) -> tuple[Split, tuple[str, ...]]:
     """A folder of class folders, or of images alone (label -1) -> split and class names."""
-    found = tuple(sorted(p.name for p in folder.iterdir() if p.is_dir() and list_images(p)))
+    inside = (p for p in folder.iterdir() if p.is_dir() and not _hidden(Path(p.name)))
+    found = tuple(sorted(p.name for p in inside if list_images(p)))
     if classes is not None and (unknown := set(found) - set(classes)):
         raise TorchcapsError(
             f"{folder}: class folders {sorted(unknown)} are not in the train tree."
@@ -88,8 +98,9 @@ def load_folder(
         raise TorchcapsError(f"size={size}: give the side of the images in pixels.")
     if not folder.is_dir():
         raise TorchcapsError(f"{folder}: no such folder.")
-    parts = {p.name: p for p in folder.iterdir() if p.is_dir()}
-    if "train" not in parts or set(parts) - {"train", "test", *_VALIDATION}:
+    inside = (p for p in folder.iterdir() if p.is_dir() and not _hidden(Path(p.name)))
+    parts = {p.name.lower(): p for p in inside}
+    if "train" not in parts or set(parts) - set(_SPLITS):
         whole, classes = read_tree(folder, size, mode)
         kept, held = hold_out(whole.labels, 0.1, seed)
         if not len(held):

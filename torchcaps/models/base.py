@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from torchcaps.errors import TorchcapsError
 from torchcaps.layers import Capsules
 from torchcaps.models.hub import download, model_card, upload, write_folder
+from torchcaps.models.predicting import Answer, Pictures, predict
 
 SIZES = ("in_channels", "image_size", "num_classes")
 """Fields of a configuration that the data decides."""
@@ -107,6 +108,8 @@ class CapsuleModel(nn.Module):
     decoder: nn.Module | None
     record: dict[str, Any] | None = None
     """The measured numbers of the run that these weights come from, where known."""
+    class_names: tuple[str, ...] = ()
+    """Names of the classes that it was trained on, in the order of its logits, where known."""
 
     def __init__(self):
         super().__init__()
@@ -167,6 +170,13 @@ class CapsuleModel(nn.Module):
             found["features"] = output.features.flatten(2).mean(2)
         return {**found, "pixels": images.flatten(1)}
 
+    def predict(self, images: Pictures, top: int = 5) -> list[list[Answer]]:
+        """The likeliest classes of each image: `model.predict("photo.jpg")[0][0].name`.
+
+        images: a tensor [B,C,H,W] in [0,1], or one file or several; top: how many classes
+        """
+        return predict(self, images, top)
+
     @property
     def num_parameters(self) -> int:
         return sum(p.numel() for p in self.parameters())
@@ -174,6 +184,8 @@ class CapsuleModel(nn.Module):
     def save_pretrained(self, folder: str | Path) -> None:
         """Weights as safetensors, the configuration as JSON, and a model card."""
         config = {"family": self.config.family, **asdict(self.config)}
+        if self.class_names:
+            config["classes"] = list(self.class_names)
         write_folder(Path(folder), self, config, self.model_card())
 
     def model_card(self) -> str:

@@ -1,6 +1,7 @@
 """Models by name: `create_model("capsnet", routing="none")`, `list_models()`."""
 
 import dataclasses
+import fnmatch
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,8 +36,9 @@ def models() -> list[Entry]:
     return [_MODELS[name] for name in sorted(_MODELS)]
 
 
-def list_models() -> list[str]:
-    return sorted(_MODELS)
+def list_models(pattern: str = "*") -> list[str]:
+    """Names of models, all or those that a pattern fits: `list_models("caps*")`."""
+    return fnmatch.filter(sorted(_MODELS), pattern)
 
 
 def model_config(name: str, **overrides: Any) -> ModelConfig:
@@ -73,7 +75,11 @@ def from_folder(folder: str | Path) -> CapsuleModel:
         values = json.loads((folder / "config.json").read_text())
     except (OSError, ValueError) as error:
         raise TorchcapsError(f"{folder}: no readable config.json ({error}).") from None
+    classes = values.pop("classes", []) if isinstance(values, dict) else []
     model = build(config_from_dict(values))
+    if not isinstance(classes, list) or not all(isinstance(name, str) for name in classes):
+        raise TorchcapsError(f"{folder}: classes in its config.json are not a list of names.")
+    model.class_names = tuple(classes)
     try:
         model.load_state_dict(load_file(folder / "model.safetensors"))
     except (OSError, RuntimeError, SafetensorError) as error:

@@ -82,7 +82,7 @@ def finish(training: Training, command: str = "") -> dict[str, Any]:
         "results": results,
     }
     if training.chief:
-        task.model.record = record
+        task.model.record, task.model.class_names = record, parts.data.classes
         task.model.save_pretrained(run.model)
         if recipe.record:
             append_record(record, Path("results"))

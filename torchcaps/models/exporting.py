@@ -1,0 +1,66 @@
+"""A model as a file for other programs, and the proof that the file answers like the model."""
+
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree
+
+from torchcaps.errors import TorchcapsError
+from torchcaps.models.base import CapsuleModel
+
+Format = Literal["onnx", "torch"]
+BATCHES = (1, 3, 8)
+"""Sizes with which a file is tried."""
+
+
+def export(model: CapsuleModel, file: Path, kind: Format = "onnx") -> float:
+    """Write the model with any batch, and compare. -> the largest difference that was seen
+
+    Its outputs are the model's that are there, in their order, logits first where it has any.
+    """
+    model = model.cpu().eval()
+    batch = torch.export.Dim("batch", min=1, max=4096)
+    example = torch.rand(2, *model.config.image_shape)
+    program = torch.export.export(model, (example,), dynamic_shapes=({0: batch},))
+    file.parent.mkdir(parents=True, exist_ok=True)
+    if kind == "torch":
+        torch.export.save(program, file)
+        loaded = torch.export.load(file).module()
+
+        def answers(images: Tensor) -> list[Tensor]:
+            return _leaves(loaded(images))
+    else:
+        answers = _written_onnx(program, file)
+    worst = 0.0
+    with torch.no_grad():
+        for size in BATCHES:
+            images = torch.rand(size, *model.config.image_shape)
+            for found, wanted in zip(answers(images), _leaves(model(images)), strict=True):
+                worst = max(worst, float((found - wanted).abs().max()))
+    if not worst < 1e-3:
+        raise TorchcapsError(f"{file} was written, but differs from the model by {worst:.2g}.")
+    return worst
+
+
+def _leaves(output: object) -> list[Tensor]:
+    return [t for t in _pytree.tree_leaves(output) if isinstance(t, Tensor)]
+
+
+def _written_onnx(program: torch.export.ExportedProgram, file: Path):  # pyright: ignore
+    try:
+        import onnxruntime
+        import onnxscript  # noqa: F401
+    except ImportError as error:
+        raise TorchcapsError(f"ONNX needs {error.name}: pip install 'torchcaps[export]'.") from None
+    made = torch.onnx.export(program, dynamo=True, opset_version=18, verbose=False)
+    assert made is not None
+    made.save(file)
+    session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
+    (given,) = session.get_inputs()
+
+    def answers(images: Tensor) -> list[Tensor]:
+        return [torch.from_numpy(t) for t in session.run(None, {given.name: images.numpy()})]
+
+    return answers
