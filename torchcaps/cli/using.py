@@ -94,8 +94,7 @@ def embed(model: Source, images: Pictures, /, out: File, features: Text = "") ->
     Args:
         model: The folder of a run or of a saved model, or a hub id.
         images: Image files, and folders of them.
-        out: The file: .npy has a row for each image, with their names in a .txt beside it; .csv has
-            the name first.
+        out: The file: .npy with the images' names in a .txt beside it, or .csv, the name first.
         features: Which of the model's representations; empty: the usual one.
     """
     import numpy as np
