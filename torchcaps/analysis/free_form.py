@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 class Refined(NamedTuple):
     layers: list[Layer]
-    """Of each image the best numbers that were seen."""
+    """The best numbers of each image that were seen."""
     curve: Tensor
     """The best bound so far, before each step and after the last [steps+1,B]."""
     seconds: Tensor

@@ -86,6 +86,13 @@ def _generative(model: CapsuleModel) -> Generative:
     return model
 
 
+def _rows(found: dict[str, Arrays]) -> "Figure":
+    """A row for each kind of image, the input's first."""
+    (arrays,) = found.values()
+    rows = [a if a.shape[1] == 3 else np.repeat(a[:, :1], 3, axis=1) for a in arrays.values()]
+    return image_grid(np.stack(rows), ["input", *list(arrays)[1:]])
+
+
 @register_view("parts")
 class Parts(View):
     title = "Parts and their objects"
@@ -109,11 +116,7 @@ class Parts(View):
         return {name: t.cpu().numpy() for name, t in whole.items()}
 
     def draw(self, found: dict[str, Arrays]) -> "Figure":
-        (arrays,) = found.values()
-        rows = [
-            a if a.shape[1] == 3 else np.repeat(a[:, :1], 3, axis=1) for a in arrays.values()
-        ]  # fmt: skip
-        return image_grid(np.stack(rows), ["input", *list(arrays)[1:]])
+        return _rows(found)
 
 
 @register_view("templates")
@@ -165,6 +168,4 @@ class Turned(View):
         return {name: t.cpu().numpy() for name, t in whole.items()}
 
     def draw(self, found: dict[str, Arrays]) -> "Figure":
-        (arrays,) = found.values()
-        rows = [a if a.shape[1] == 3 else np.repeat(a[:, :1], 3, axis=1) for a in arrays.values()]
-        return image_grid(np.stack(rows), ["input", *list(arrays)[1:]])
+        return _rows(found)

@@ -141,4 +141,5 @@ def export(model: Source, /, out: File, format: Literal["onnx", "torch"] = "onnx
     found = load(model)
     worst = write(found, out, format)
     shape = "x".join(map(str, found.config.image_shape))
-    console.print(f"wrote {out}: images [batch,{shape}]; largest difference {worst:.1e}")
+    text = f"wrote {out}: images of {shape}, any number; largest difference {worst:.1e}"
+    console.print(text, soft_wrap=True, markup=False)

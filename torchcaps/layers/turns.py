@@ -25,6 +25,13 @@ class Look(NamedTuple):
     scores: Tensor | None = None
     """How well an image is explained from each frame [B,F]."""
 
+    def terms(self) -> dict[str, Tensor]:
+        """What the bound has of frames: all are as likely, and the posterior is sure of one."""
+        if self.scores is None:
+            return {}
+        chance = self.scores.new_tensor(1 / self.scores.shape[1])
+        return {"frame": chance.log().expand(len(self.scores))}
+
 
 def rotations(count: int, like: Tensor) -> Tensor:
     """Turns by even shares of a circle. -> [F,2,3]"""
@@ -49,11 +56,14 @@ Score = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 def look(images: Tensor, count: int, score: Score, together: bool) -> Look:
-    """The frame from which each image is explained best, chosen without a gradient.
+    """The frame from which each image is explained best, chosen without a gradient; of one frame,
+    the images themselves.
 
     score: images, their views and turns -> [B]; together: all frames in one batch, which is faster
     and takes more memory
     """
+    if count == 1:
+        return Look(images)
     with torch.no_grad():
         turns = rotations(count, images)
         if together:

@@ -159,7 +159,7 @@ class Constellation(PointModel):
         return {"t0": present, "t0+A0": torch.cat([present, poses.flatten(1)], 1)}
 
     def _shares(self, images: Tensor, poses: Tensor) -> Tensor:
-        """Whose each point is in the likeliest scene, the dummy's last. -> [B,P,JV+1]"""
+        """Shares of votes in each point of the likeliest scene, the dummy's last. -> [B,P,JV+1]"""
         on = self.combinations[self.scenes(images, poses).argmax(1)]
         near = (
             self.near(images, poses).masked_fill(on[:, None, :, None] == 0, -torch.inf).flatten(2)

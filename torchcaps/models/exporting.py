@@ -1,5 +1,6 @@
 """A model as a file for other programs, and the proof that the file answers like the model."""
 
+import logging
 from pathlib import Path
 from typing import Literal
 
@@ -54,6 +55,8 @@ def _written_onnx(program: torch.export.ExportedProgram, file: Path):  # pyright
         import onnxscript  # noqa: F401
     except ImportError as error:
         raise TorchcapsError(f"ONNX needs {error.name}: pip install 'torchcaps[export]'.") from None
+    # torch tells of every output that a model leaves out
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     made = torch.onnx.export(program, dynamo=True, opset_version=18, verbose=False)
     assert made is not None
     made.save(file)

@@ -92,8 +92,6 @@ class Generative(CapsuleModel):
         """Images from the frame in which they are explained best."""
         c = self.options
         count = c.frames if self.training else c.test_frames or c.frames
-        if count == 1:
-            return Look(images)
         return look(images, count, self._explained, together=self.training)
 
     def _explained(self, images: Tensor, views: Tensor, turns: Tensor) -> Tensor:
@@ -121,9 +119,7 @@ class Generative(CapsuleModel):
         """Every term of the bound for each image; without noise at the posterior's means."""
         seen = self.look(images)
         bound = self.bound_of(images, self.infer(seen.views, noise), turns=seen.turns)
-        if seen.scores is not None:  # all frames are as likely, and the posterior is sure of one
-            chance = bound.terms["image"].new_tensor(1 / seen.scores.shape[1])
-            bound.terms["frame"] = chance.log().expand(len(images))
+        bound.terms |= seen.terms()
         return bound
 
     def bound_of(

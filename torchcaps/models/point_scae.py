@@ -43,7 +43,7 @@ class PointSCAEConfig(PointsConfig):
 
 class Objects(NamedTuple):
     logits: Tensor
-    """Of presences [B,J]."""
+    """Logits of presences [B,J]."""
     poses: Tensor
     """[B,J,2,3]"""
     votes: Tensor

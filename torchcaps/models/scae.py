@@ -74,7 +74,7 @@ class Parts(NamedTuple):
     poses: Tensor
     """[B,I,2,3]"""
     logits: Tensor
-    """Of presences [B,I]."""
+    """Logits of presences [B,I]."""
     features: Tensor
     """[B,I,N]"""
 
@@ -96,7 +96,7 @@ class Votes(NamedTuple):
 
 
 def entropy(shares: Tensor) -> Tensor:
-    """Of shares that need not sum to one. [...,J] -> [...]"""
+    """The entropy of shares, which need not sum to one. [...,J] -> [...]"""
     shares = shares / shares.sum(-1, keepdim=True).clamp(min=1e-8)
     return -(shares * shares.clamp(min=1e-16).log()).sum(-1)
 

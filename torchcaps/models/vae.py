@@ -58,8 +58,6 @@ class VAE(CapsuleModel):
         self.check_images(images)
         c = self.options
         count = c.frames if self.training else c.test_frames or c.frames
-        if count == 1:
-            return Look(images)
         return look(images, count, self._explained, together=self.training)
 
     def _explained(self, images: Tensor, views: Tensor, turns: Tensor) -> Tensor:
@@ -90,9 +88,7 @@ class VAE(CapsuleModel):
     def bound(self, images: Tensor, noise: bool = True) -> Bound:
         seen = self.look(images)
         bound = self._bound(images, seen, noise)
-        if seen.scores is not None:  # all frames are as likely, and the posterior is sure of one
-            chance = bound.terms["image"].new_tensor(1 / seen.scores.shape[1])
-            bound.terms["frame"] = chance.log().expand(len(images))
+        bound.terms |= seen.terms()
         return bound
 
     def _bound(self, images: Tensor, seen: Look, noise: bool) -> Bound:
