@@ -28,6 +28,8 @@ def representation(model: CapsuleModel, images: Tensor, name: str = "") -> Tenso
     return found[name].float()
 
 
+PIXELS = "pixels"
+"""The representation that is the image itself, as large as that."""
 SPLITS = ("train", "val", "test", "train+val")
 
 
@@ -114,25 +116,28 @@ class Probe(Measure):
     def _encoded(
         self, model: CapsuleModel, data: Dataset, label: str, split: str, rows: Tensor
     ) -> Tensor:
-        """Representations of these rows of a split, kept in the run's folder where it has one."""
-        cache = self.context.cache
-        name = f"{label} {split} {self.features or 'usual'} {len(rows)}"
+        """Representations of these rows of a split, kept in the run's folder where it has one.
+
+        All that the model has are kept together but for pixels, since one pass makes them all.
+        """
+        wanted = self.features or next(iter(model.representations(_shown(data, split, rows[:1]))))
+        cache, alone = self.context.cache, wanted == PIXELS
+        name = f"{label} {split} {wanted if alone else 'all'} {len(rows)}"
         digest = hashlib.sha256(name.encode()).hexdigest()[:16]
         path = cache / f"{digest}.safetensors" if cache else None
         if path is not None and path.exists():
-            return load_file(path)["features"].to(rows.device)
-        found = []
+            return load_file(path)[wanted].to(rows.device)
+        found: dict[str, list[Tensor]] = {}
         for number, part in enumerate(rows.split(500)):
             self.tell(f"{label} {split}", 500 * number, len(rows))
-            # training images as training sees them, before any augmentation
-            train = split == "train"
-            batch = data.training(part, part) if train else getattr(data, split).batch(part)
-            found.append(representation(model, batch.images, self.features))
-        features = torch.cat(found)
+            for key, values in model.representations(_shown(data, split, part)).items():
+                if (key == PIXELS) == alone:
+                    found.setdefault(key, []).append(values.float())
+        features = {key: torch.cat(parts) for key, parts in found.items()}
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
-            save_file({"features": features.cpu()}, path, {"of": name})
-        return features
+            save_file({k: t.cpu().contiguous() for k, t in features.items()}, path, {"of": name})
+        return features[wanted]
 
     @torch.no_grad()
     def score(self, model: CapsuleModel, data: Dataset, split: Split) -> dict[str, float]:
@@ -141,6 +146,12 @@ class Probe(Measure):
         seen = [representation(model, b.images, self.features) for b in labelled.batches(500)]
         features = projected(torch.cat(seen), self.components)
         return {self.metrics[0]: self.learned.score(features, labelled.labels)}
+
+
+def _shown(data: Dataset, split: str, rows: Tensor) -> Tensor:
+    """Images of a split; those of training as training sees them, before any augmentation."""
+    batch = data.training(rows, rows) if split == "train" else getattr(data, split).batch(rows)
+    return batch.images
 
 
 def has_options(spec: str) -> bool:

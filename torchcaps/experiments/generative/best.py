@@ -21,14 +21,14 @@ from torchcaps.train.tasks import Elbo
 
 TURNED = turned(180)
 NOTE = "trained and tested on digits turned by up to 180 degrees, the probe too"
-HELPED = Elbo(usage=10.0, usage_steps=21_000, soft=8.0, soft_steps=15_000, seed_at=1_000)
-BEST = Row("best", "generative-framed", ("t0", "t0+A0", "parts"), steps=30_000, task=HELPED)
+HELPED = Elbo(usage=10.0, usage_steps=10_500, soft=8.0, soft_steps=7_500, seed_at=1_000)
+BEST = Row("best", "generative-framed", ("t0", "t0+A0", "parts"), steps=15_000, task=HELPED)
 VAE = Row("best/vae", "vae", ("mu", "mu+sigma"), PLAIN, fields={"hidden": (400,), "units": 16})
 ROWS = {
     "best": (BEST, TURNED, {}),
     "VAE": (VAE, TURNED, {}),
     "VAE with frames": (
-        VAE._replace(name="best/vae-framed", steps=30_000), TURNED, {"frames": 8, "test_frames": 16}
+        VAE._replace(name="best/vae-framed", steps=15_000), TURNED, {"frames": 8, "test_frames": 16}
     ),
     "trained upright": (BEST._replace(name="best/upright"), "mnist", {"frames": 1}),
 }  # fmt: skip

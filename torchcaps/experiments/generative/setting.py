@@ -33,7 +33,7 @@ class Row(NamedTuple):
     reads: tuple[str, ...] = ("",)
     """Features that probes read; empty: the usual ones."""
     optimiser: OptimiserSpec = CAPSULES
-    steps: int = 60_000
+    steps: int = 45_000
     task: TaskConfig = Elbo()
     fields: dict[str, Any] = {}
 
