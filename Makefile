@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test docs format clean
+.PHONY: demo test docs reference format clean
 
 demo: $(VENV)/installed
 	$(BIN)/torchcaps demo
@@ -11,11 +11,16 @@ test: $(VENV)/installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyright
+	$(BIN)/python -W error -m torchcaps.cli.reference build/reference
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
-docs: $(VENV)/installed
+docs: $(VENV)/installed-dev
 	$(BIN)/python -m torchcaps.cli.catalog
 	$(BIN)/python -m torchcaps.cli.docs README.md docs/*.md
+	$(BIN)/python -m torchcaps.cli.reference build/reference
+
+reference: $(VENV)/installed-dev
+	$(BIN)/python -m torchcaps.cli.reference build/reference
 
 format: $(VENV)/installed-dev
 	$(BIN)/ruff format .

@@ -71,3 +71,16 @@ def registered(monkeypatch):
             monkeypatch.setitem(data_registry._ENTRIES, name, entry)
 
     return Registered()
+
+
+@pytest.fixture
+def few_digits(registered, digits):
+    """The embedded digits, some of them, for whatever is drawn on them; fewer on demand."""
+
+    def take(every: int) -> None:
+        parts = {"train": digits.train[:: 2 * every], "val": digits.val[::every]}
+        few = replace(digits, **parts, test=digits.test[::every])
+        registered.data("digits", lambda root, *, seed: few)
+
+    take(5)
+    return take

@@ -12,6 +12,7 @@ number; rooms of one number do not import each other.
     source          finding and checking files
     download        mirrors, resumable, through pooch
     registry        data sets by name
+    pickled         the few pickles that are read, nothing in them called
     digits          5,000 embedded MNIST digits
     mnist           MNIST, Fashion-MNIST, KMNIST (idx files)
     cifar           CIFAR-10 and -100
@@ -21,7 +22,9 @@ number; rooms of one number do not import each other.
     affnist         affNIST's original files
     imagenette      Imagenette and Imagewoof
     dsprites        dSprites
+    pictures        picture files as tensors
     folder          the user's own images
+    given           arrays, a torch Dataset, an iterable
     generated       affnist-like, rotated, translated
     multimnist      MultiMNIST and DiverseMultiMNIST
     constellations  squares and triangles as points
@@ -66,6 +69,7 @@ number; rooms of one number do not import each other.
 4 models            images in, every intermediate by name out
     base            ModelConfig, Output, encode, decode, representations
     hub             a model as a folder, and on the hub
+    heads           classes taken off a model, and put on again
     predicting      from pictures to names
     exporting       a model as a file for other programs
     registry        models by name
@@ -126,6 +130,7 @@ number; rooms of one number do not import each other.
     results         results/*.jsonl: measured lines and their amendments
     progress        the progress display
     diagnose        the layer where a loss stopped being finite
+    starting        weights that a run begins with
     setup           what a run works with, built from its recipe
     training        the state of a run, one step, checkpoints
     loop            steps and validation, from the first or the last checkpoint to the record
@@ -135,6 +140,7 @@ number; rooms of one number do not import each other.
 8 experiments       recipes and the papers' tables
     tables          a paper's table, filled from results
     demo            two small runs for a newcomer
+    own             a recipe for a model and one's own images
     chain           pretraining before a recipe that needs it
     reproduce       the runs that a paper's tables still lack
     robustness      Capsule Network is Not More Robust than Convolutional Network
@@ -149,16 +155,21 @@ number; rooms of one number do not import each other.
         setting, table1, figure4, best, constellations
 8 explorer          what one looks at in a browser
     report
+9 estimator         a classifier as scikit-learn has them
 9 cli               the command line
     commands        the table of commands, and words to functions
-    running         commands that train, evaluate and record
+    training        commands that train
+    judging         commands that judge a finished run
+    recording       commands that keep results
     showing         commands that show
     using           commands that use a trained model
     tables          the papers' tables in a terminal and as Markdown
+    saying          where commands print
     parse           tyro's parsing with errors of one or two lines
     completion      completion for shells
     catalog         what can be listed, kept in a file
     docs            tables in README and docs, made by the program
+    reference       pages of every public name, from docstrings
 
 Letters: B batch · C,H,W channels, height, width · I children, J parents · D child pose size,
 E parent pose size · R rows of a matrix pose · T iterations · N data-set size · Y classes ·
@@ -173,12 +184,14 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from torchcaps import analysis, data, layers, models
+    from torchcaps.estimator import CapsuleClassifier
     from torchcaps.models import create_model, list_models
     from torchcaps.train.load import load
     from torchcaps.train.loop import fit
     from torchcaps.train.recipe import Recipe
 
 __all__ = [
+    "CapsuleClassifier",
     "Recipe",
     "analysis",
     "create_model",
@@ -191,6 +204,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "CapsuleClassifier": "estimator",
     "Recipe": "train.recipe",
     "create_model": "models",
     "fit": "train.loop",

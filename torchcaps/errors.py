@@ -9,6 +9,10 @@ class TorchcapsError(Exception):
     """Something the user can mend. The command line prints its text and exits with 1."""
 
 
+class Misused(TorchcapsError):
+    """A word that stands for nothing here. The command line exits with 2, as for wrong usage."""
+
+
 class Interrupted(Exception):
     """Ctrl-C: a run stands in its folder, which is what this says, and can be resumed."""
 
@@ -21,6 +25,13 @@ def nearest(word: str, choices: list[str], most: int = 40) -> str:
     if close:
         return f"Did you mean {close[0]!r}?"
     return f"There are: {', '.join(sorted(choices))}." if len(choices) <= most else ""
+
+
+def known_to_timm(name: str) -> None:
+    """Say so where timm's own registry has no such network: other names may fetch or read files."""
+    timm = require("timm", "timm")
+    if name not in timm.list_models():
+        raise Misused(f"timm has no network {name!r}. {nearest(name, timm.list_models(), 0)}")
 
 
 def require(package: str, extra: str) -> Any:

@@ -160,8 +160,8 @@ def test_measure_writes_lines_beside_the_run(tiny_recipe, tmp_path, monkeypatch,
     assert main(words) == 0
     assert "already in" in capsys.readouterr().out
     assert (tmp_path / "results/little.jsonl").read_text() == text
-    assert main(["measure", str(run.folder), "colour"]) == 1
+    assert main(["measure", str(run.folder), "colour"]) == 2
     assert "no measure 'colour'" in capsys.readouterr().err
     assert main(["traverse", str(run.folder), "--units", "2", "--out", "f/4.png"]) == 0
     assert (tmp_path / "f/4.png").stat().st_size > 1000
-    assert main(["traverse", str(run.folder), "--image", "99999"]) == 1
+    assert main(["traverse", str(run.folder), "--image", "99999"]) == 2

@@ -43,7 +43,7 @@ def test_what_applies_to_whom(few):
     applies = {
         name: {v.name for v in views() if not v.applies(small(name).eval(), few)} for name in MODELS
     }
-    classes = {"classes", "mistakes", "rotation"}
+    classes = {"classes", "confusion", "mistakes", "rotation"}
     drawn, ranked = {"reconstructions", "alone", "units"}, {"support", "ranks"}
     assert applies["capsnet"] == {*classes, *drawn, *ranked, "where"}
     assert applies["mcae-pretrain"] == {"masked"}

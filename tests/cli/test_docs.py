@@ -1,6 +1,7 @@
 """README and docs hold what the program prints, and only commands and files that there are."""
 
 import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from torchcaps.cli.commands import COMMANDS
 from torchcaps.cli.docs import BLOCK, filled
 from torchcaps.experiments import recipes
+from torchcaps.models import list_models
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -35,8 +37,16 @@ def test_commands_recipes_and_links_are_there(page):
         assert command in COMMANDS, command
     known = recipes()
     for recipe in re.findall(r"(?m)^    torchcaps train ([\w/-]+)", text):
-        assert recipe in known or recipe == "RECIPE", recipe
+        assert recipe in known or recipe in (*list_models(), "RECIPE", "MODEL"), recipe
     for link in re.findall(r"\]\(([^)#]+)\)", text):
         assert link.startswith("http") or (page.parent / link).exists(), link
-    for path in re.findall(r"`(torchcaps/[\w/]+\.py|benchmarks/\w+\.py)`", text):
+    for path in re.findall(r"`((?:torchcaps|benchmarks|examples)/[\w/]+\.py)`", text):
         assert (ROOT / path).exists(), path
+    for path in re.findall(r"(?<![\w/])docs/[\w-]+\.md", text):
+        assert (ROOT / path).exists(), path
+
+
+def test_a_routing_layer_in_a_network_of_ones_own_learns(capsys):
+    example = runpy.run_path(str(ROOT / "examples/routing_layer.py"))
+    assert example["main"](steps=60) > 0.6
+    assert "test digits are right" in capsys.readouterr().out

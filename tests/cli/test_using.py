@@ -1,6 +1,8 @@
 """From a folder to predictions, vectors and an exported file, on one small run."""
 
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -9,7 +11,8 @@ from PIL import Image
 
 import torchcaps
 from torchcaps.cli import main
-from torchcaps.data.folder import load_folder, read_image
+from torchcaps.data.folder import load_folder
+from torchcaps.data.pictures import read_image
 from torchcaps.errors import TorchcapsError
 from torchcaps.train.loop import start
 
@@ -48,7 +51,8 @@ def test_a_run_knows_its_classes_and_names_them(run, pictures, capsys):
     assert main(["predict", str(run), str(one)]) == 0
     assert said[0].name in capsys.readouterr().out
     images = torch.rand(2, 1, 28, 28)
-    probabilities = model(images).logits.detach().softmax(1)
+    lengths = model(images).scores.detach()
+    probabilities = lengths / lengths.sum(1, keepdim=True)
     both = model.predict(images, top=10)
     assert both[1][0].probability == pytest.approx(float(probabilities[1].max()), rel=1e-5)
 
@@ -67,7 +71,7 @@ def test_vectors_are_the_models(run, pictures, tmp_path, capsys):
     assert main(words) == 0
     first = table.read_text().splitlines()[0].split(",")
     assert first[0] == names[0] and len(first) == 1 + 784
-    assert main(["embed", str(run), str(pictures), "--out", "vectors.txt"]) == 1
+    assert main(["embed", str(run), str(pictures), "--out", "vectors.txt"]) == 2
     assert ".npy or .csv" in capsys.readouterr().err
 
 
@@ -89,6 +93,9 @@ def test_an_exported_file_was_compared(run, tmp_path, capsys):
     torch.testing.assert_close(torch.from_numpy(logits), wanted, atol=1e-4, rtol=1e-4)
 
 
+USAGE = ("no such file", "Give an image")
+
+
 @pytest.mark.parametrize(
     "words, said",
     [
@@ -105,7 +112,7 @@ def test_what_cannot_be_predicted_is_said(words, said, run, pictures, tmp_path, 
     (tmp_path / "broken.png").write_bytes(b"no picture")
     names = {"RUN": run, "EMPTY": tmp_path / "empty", "BROKEN": tmp_path / "broken.png",
              "GOOD": pictures / "digit 1" / "0.png"}  # fmt: skip
-    assert main([str(names.get(w, w)) for w in words]) == 1
+    assert main([str(names.get(w, w)) for w in words]) == (2 if said in USAGE else 1)
     error = capsys.readouterr().err
     assert said in error and len(error.splitlines()) == 1
 
@@ -148,3 +155,15 @@ def test_names_of_classes_are_checked_when_a_model_is_read(run, tmp_path):
 def test_models_are_found_by_a_pattern():
     assert "capsnet" in torchcaps.list_models("caps*")
     assert all(name.startswith("caps") for name in torchcaps.list_models("caps*"))
+
+
+def test_one_prediction_imports_nothing_that_it_does_not_need(run, pictures):
+    """So that it ends within 1.5 s more than torch's own import takes."""
+    code = (
+        "import sys; from torchcaps.cli import main; "
+        f"main(['predict', {str(run)!r}, {str(pictures / 'digit 3' / '0.png')!r}]); "
+        "print(sorted({'matplotlib', 'sklearn', 'scipy', 'lightning_fabric', 'huggingface_hub', "
+        "'mlxtend', 'onnx'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.data import files
-from torchcaps.data import affnist, cifar, dsprites, folder, mnist, smallnorb, svhn
+from torchcaps.data import affnist, cifar, dsprites, mnist, pictures, smallnorb, svhn
 from torchcaps.errors import TorchcapsError
 
 
@@ -42,7 +42,7 @@ READERS = {
     "svhn.mat": svhn.read_svhn,
     "affnist.mat": affnist.read_affnist,
     "dsprites.npz": dsprites.read_dsprites,
-    "image.png": lambda p: folder.read_image(p, 8, "RGB"),
+    "image.png": lambda p: pictures.read_image(p, 8, "RGB"),
 }
 
 

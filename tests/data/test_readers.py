@@ -7,7 +7,7 @@ from PIL import Image
 
 from tests.data import files
 from torchcaps import data
-from torchcaps.data import affnist, cifar, dsprites, folder, mnist, smallnorb, svhn
+from torchcaps.data import affnist, cifar, dsprites, mnist, pictures, smallnorb, svhn
 from torchcaps.errors import TorchcapsError
 
 
@@ -172,9 +172,10 @@ def test_folder_with_splits_keeps_them(tmp_path):
     assert [len(s) for s in (loaded.train, loaded.val, loaded.test)] == [24, 24, 24]
 
 
-def test_a_class_called_train_is_a_class(tmp_path):
+def test_a_class_called_train_is_a_class_where_one_says_so(tmp_path):
     write_tree(tmp_path, classes=("train", "plane"))
-    assert data.load(f"folder:{tmp_path},size=8").classes == ("plane", "train")
+    loaded = data.load(f"folder:{tmp_path},size=8,others=classes")
+    assert loaded.classes == ("plane", "train")
 
 
 def test_folder_of_unlabelled_images(tmp_path):
@@ -188,7 +189,7 @@ def test_folder_resizes_with_antialiasing(tmp_path):
     """A fine checkerboard becomes grey; sampling without a filter would give black and white."""
     board = (np.indices((128, 128)).sum(0) % 2 * 255).astype(np.uint8)
     Image.fromarray(board).save(tmp_path / "board.png")
-    small = folder.read_image(tmp_path / "board.png", 16, "L")
+    small = pictures.read_image(tmp_path / "board.png", 16, "L")
     assert small.float().std() < 10 and 100 < small.float().mean() < 155
 
 

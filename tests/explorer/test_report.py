@@ -40,7 +40,7 @@ def test_a_page_holds_every_view_and_needs_nothing_else(run, tmp_path):
     for title in (*titles, "Where the numbers come from"):
         assert f"<h2>{title}" in text
     contents = re.findall(r'<a href="#([\w-]+)"', text)
-    assert len(contents) == 12 and set(contents) == set(re.findall(r'<section id="([\w-]+)"', text))
+    assert len(contents) == 13 and set(contents) == set(re.findall(r'<section id="([\w-]+)"', text))
     assert re.search(r"CapsNet is right on [\d.]+ % of 500 test images of digits", text)
     assert "currentColor" in text and "<svg" in text
     names = {p.stem for p in (run / "figures").glob("*.png")}
@@ -116,3 +116,11 @@ def test_data_sets_have_names_for_people(spec, words):
 def test_commands_show_nobodys_folders():
     said = without_folders("torchcaps train a/b --data folder:/home/me/photos,size=64 --out ~/x/y")
     assert said == "torchcaps train a/b --data folder:…/photos,size=64 --out …/y"
+
+
+def test_seeds_of_one_recipe_are_a_row(tiny_recipe, tmp_path):
+    runs = [
+        start(replace(tiny_recipe, seed=s, epochs=1), tmp_path / str(s)).folder for s in range(2)
+    ]
+    text = write_report(runs, tmp_path / "both.html").read_text()
+    assert "tiny, 2 seeds" in text and re.search(r"<td>[\d.]+ ± [\d.]+ %</td>", text)

@@ -19,7 +19,7 @@ from torchcaps.layers.patches import (
     to_patches,
     visible_rows,
 )
-from torchcaps.train.setup import take_weights
+from torchcaps.train.starting import take_weights
 
 TINY = {
     "image_size": 12, "patch_size": 3, "width": 8, "depth": 2, "num_caps": 4, "dim": 4,
@@ -65,11 +65,16 @@ def small_timm(monkeypatch):
             raise RuntimeError("Unknown model")
         return known[name]
 
-    monkeypatch.setitem(sys.modules, "timm", SimpleNamespace(create_model=create_model))
+    made = SimpleNamespace(create_model=create_model, list_models=lambda: list(known))
+    monkeypatch.setitem(sys.modules, "timm", made)
 
 
 def test_backbones_that_are_none_are_refused():
-    for name, word in (("resnet", "timm:NAME"), ("timm:x", "Unknown"), ("timm:turned", "plain")):
+    for name, word in (
+        ("resnet", "timm:NAME"),
+        ("timm:x", "no network 'x'"),
+        ("timm:turned", "plain"),
+    ):
         with pytest.raises(TorchcapsError, match=word):
             model(backbone=name)
 
@@ -132,8 +137,8 @@ def test_classes_are_shares_that_sum_to_one():
 def test_finetuning_takes_the_encoder_and_leaves_the_decoder(tmp_path):
     first, second = model(), model("finetune")
     first.save_pretrained(tmp_path)
-    count = take_weights(second, str(tmp_path))
-    assert count == len([n for n in second.state_dict() if not n.startswith("classes")])
+    begun = take_weights(second, str(tmp_path))
+    assert len(begun.taken) == len([n for n in second.state_dict() if not n.startswith("classes")])
     images = torch.rand(2, 1, 12, 12)
     one, other = (m.eval().representations(images)["capsules"] for m in (first, second))
     assert torch.equal(one, other)

@@ -1,5 +1,7 @@
 """Every model in the registry: forward, gradients, saving and loading, compiling."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -9,7 +11,7 @@ from torchcaps.analysis import accuracy_under, compactness, traverse
 from torchcaps.data import Split
 from torchcaps.errors import TorchcapsError
 from torchcaps.models.base import mask_capsules
-from torchcaps.models.registry import model_config
+from torchcaps.models.registry import build, model_config
 
 
 def needs_timm():
@@ -60,6 +62,8 @@ def small(name):
         },
     }
     extra = dict(overrides[family])
+    if getattr(model_config(name), "frames", 1) > 1:
+        extra |= {"frames": 2, "test_frames": 3}
     if family == "convnet":
         config = model_config(name)
         extra = {"channels": tuple(8 for _ in config.channels), "kernel_size": 5}
@@ -99,6 +103,18 @@ def test_forward_gives_every_layer_by_name(name):
         assert output.coupling.shape == (3, output.primary.shape[1:4].numel(), 7)
         lengths = output.capsules.norm(dim=-1)
         torch.testing.assert_close(output.scores, lengths, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", [n for n in MODELS if model_config(n).oblong])
+def test_oblong_images(name):
+    made = small(name).config
+    model = build(replace(made, image_size=20, image_width=28)).eval()
+    images = torch.rand(2, 1, 20, 28)
+    output = model(images, coupling=True)
+    assert output.logits is None or output.logits.shape == (2, 7)
+    assert output.reconstruction is None or output.reconstruction.shape == images.shape
+    with pytest.raises(TorchcapsError, match="1x20x28.*got 1x28x20"):
+        model(images.mT)
 
 
 @pytest.mark.parametrize("name", MODELS)

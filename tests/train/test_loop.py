@@ -296,7 +296,7 @@ def test_cutmix_trains_and_wants_a_loss_that_can_mix(tiny_recipe, tmp_path):
     assert both[0].metrics()[-1]["train_loss"] > both[1].metrics()[-1]["train_loss"]
     with pytest.raises(TorchcapsError, match="cannot draw a mixture"):
         start(replace(mixed, task=Classify("cross_entropy")), tmp_path / "drawn")
-    with pytest.raises(TorchcapsError, match="from 0 to 1"):
+    with pytest.raises(TorchcapsError, match="at least 0 and at most 1"):
         start(replace(mixed, data=replace(mixed.data, cutmix=2.0)), tmp_path / "more")
 
 
@@ -337,7 +337,7 @@ def test_a_run_that_is_being_trained_is_not_resumed(tiny_recipe, tmp_path):
     assert resume(training.run.folder).record()["results"]
 
 
-def test_processes_of_one_run_do_not_wait_for_each_other(tiny_recipe, tmp_path):
+def test_the_first_of_several_processes_claims_for_all(tiny_recipe, tmp_path, monkeypatch):
     pair = replace(tiny_recipe, hardware=HardwareSpec(devices=2))
 
     def other(recipe: Recipe) -> bool:
@@ -347,6 +347,9 @@ def test_processes_of_one_run_do_not_wait_for_each_other(tiny_recipe, tmp_path):
     with ThreadPoolExecutor(1) as pool, claimed(tmp_path / "run", tiny_recipe):
         with pytest.raises(TorchcapsError):
             pool.submit(other, tiny_recipe).result()
+        with pytest.raises(TorchcapsError):  # another launch of the same run
+            pool.submit(other, pair).result()
+        monkeypatch.setenv("RANK", "1")
         assert pool.submit(other, pair).result()
         assert other(tiny_recipe)  # whoever has it may claim again
 

@@ -131,7 +131,7 @@ def test_amendments_by_the_program(tmp_path, capsys):
     assert [x.get("kind") for x in lines] == [None, "supersede", "rename"]
     for line in lines[1:]:
         assert all(line[key] for key in ("commit", "date", "device", "command", "because"))
-    assert main(["supersede", "robustness", "--because", "x", *words]) == 1
+    assert main(["supersede", "robustness", "--because", "x", *words]) == 2
     assert "Say which lines" in capsys.readouterr().err
 
 

@@ -16,8 +16,9 @@ import torch
 
 from torchcaps.data import Dataset, Split
 from torchcaps.data import load as load_data
+from torchcaps.data.dataset import named_as
 from torchcaps.data.spec import call, parse
-from torchcaps.errors import TorchcapsError, nearest
+from torchcaps.errors import Misused, TorchcapsError, nearest
 from torchcaps.models import CapsuleModel
 
 Told = Callable[[str, int, int], None]
@@ -170,14 +171,14 @@ def read_measure(text: str) -> tuple[Measure, str]:
     """'linear:rotated:digits,degrees=30' -> (the measure, 'rotated:digits,degrees=30')"""
     name, argument, options = parse(text)
     if name not in _MEASURES:
-        raise TorchcapsError(f"There is no measure {name!r}. {nearest(name, list(_MEASURES))}")
+        raise Misused(f"There is no measure {name!r}. {nearest(name, list(_MEASURES))}")
     kind = _MEASURES[name]
     own = [f.name for f in fields(kind)] if is_dataclass(kind) else []
     words = {key: f",{key}={value}" for key, value in options.items()}
     others = [key for key in words if key not in own]
     if others and argument is None:
         hint = nearest(others[0], own) if own else "It takes none."
-        raise TorchcapsError(f"The measure {name!r} has no option {others[0]!r}. {hint}")
+        raise Misused(f"The measure {name!r} has no option {others[0]!r}. {hint}")
     made = call(kind, name + "".join(words[key] for key in words if key in own))
     return made, (argument or "") + "".join(words[key] for key in others)
 
@@ -191,6 +192,8 @@ def prepare(
         measure, name = read_measure(text)
         measure.context.root = root
         other = load_data(name, root, seed=seed) if name else data
+        if other.classes and data.classes:
+            other = named_as(other, data.classes)
         if other.image_shape != data.image_shape or other.num_classes != data.num_classes:
             raise TorchcapsError(
                 f"{name} (in `measures`) has images {other.image_shape} in {other.num_classes} "

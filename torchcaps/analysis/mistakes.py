@@ -45,6 +45,27 @@ def worst_mistakes(model: CapsuleModel, split: Split, count: int) -> Arrays:
     return {n: t.cpu().numpy() for n, t in {"images": images, **found}.items()}
 
 
+def summary(model: CapsuleModel, split: Split, classes: tuple[str, ...]) -> dict[str, Any]:
+    """The same in plain values: every class, who is taken for whom, the worst mistakes."""
+    claimed, labels = claims(model, split)
+    table = confusion(claimed, labels)
+    count = table.sum(1)
+    worst = worst_mistakes(model, split, SHOWN_MISTAKES)
+    return {
+        "classes": [
+            {"name": name, "n": int(n), "accuracy": float(right / n) if n else None}
+            for name, n, right in zip(classes, count, table.diagonal(), strict=True)
+        ],
+        "confusion": table.tolist(),
+        "mistakes": [
+            {"label": classes[label], "said": classes[said], "confidence": float(sure)}
+            for label, said, sure in zip(
+                worst["labels"], worst["said"], worst["confidence"], strict=True
+            )
+        ],
+    }
+
+
 @register_view("classes")
 class Classes(View):
     title = "Each class"
@@ -77,6 +98,43 @@ class Classes(View):
             axes.text(x, place, f"{value:.1f}", va="center", ha=align, fontsize=8, **colour)
         axes.set_yticks(range(len(order)), names, fontsize=8)
         axes.set(xlim=(0, 100), ylim=(len(order) - 0.4, -0.6), xlabel="right, % (images)")
+        return figure
+
+
+@register_view("confusion")
+class Confusion(View):
+    title = "Who is taken for whom"
+    place = 15
+    words = "Test images of each class (row) by what the model says (column), in per cent."
+
+    def applies(self, model: CapsuleModel, data: Dataset) -> str:
+        return lacks(model, data, "logits", "labels")
+
+    @torch.no_grad()
+    def compute(self, model: CapsuleModel, data: Dataset) -> Arrays:
+        table = confusion(*claims(model, part_of(data)))
+        return {"confusion": table, "classes": np.array(data.classes)}
+
+    def draw(self, found: dict[str, Arrays]) -> "Figure":
+        (arrays,) = found.values()
+        table, classes = arrays["confusion"], arrays["classes"]
+        wrong = table.sum(1) + table.sum(0) - 2 * table.diagonal()
+        shown = np.sort(np.argsort(-wrong, kind="stable")[:SHOWN_CLASSES])
+        share = 100 * table / table.sum(1, keepdims=True).clip(1)
+        side = 0.28 * len(shown) + 1.4
+        figure = new_figure(side, side)
+        axes = figure.subplots()
+        axes.imshow(share[np.ix_(shown, shown)], cmap="Blues", vmin=0, vmax=100)
+        for r, row in enumerate(shown):
+            for c, column in enumerate(shown):
+                value = share[row, column]
+                if value >= 0.5:
+                    colour = "white" if value > 50 else "black"
+                    axes.text(c, r, f"{value:.0f}", ha="center", va="center", fontsize=7, c=colour)
+        names = [str(name)[:16] for name in classes[shown]]
+        axes.set_xticks(range(len(shown)), names, rotation=90, fontsize=8)
+        axes.set_yticks(range(len(shown)), names, fontsize=8)
+        axes.set(xlabel="said", ylabel="is")
         return figure
 
 

@@ -12,7 +12,7 @@ import torch
 
 from torchcaps.data import Dataset
 from torchcaps.data.dataset import Batch
-from torchcaps.errors import TorchcapsError, nearest
+from torchcaps.errors import Misused, nearest
 from torchcaps.models import CapsuleModel
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def views() -> list[View]:
 
 def get_view(name: str) -> View:
     if name not in _VIEWS:
-        raise TorchcapsError(f"There is no view {name!r}. {nearest(name, list(_VIEWS))}")
+        raise Misused(f"There is no view {name!r}. {nearest(name, list(_VIEWS))}")
     return _VIEWS[name]
 
 

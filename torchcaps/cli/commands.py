@@ -4,18 +4,18 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from torchcaps.cli import running, showing, using
+from torchcaps.cli import judging, recording, showing, training, using
 from torchcaps.cli.parse import UsageError, parse
 from torchcaps.cli.tables import benchmarks, table
 from torchcaps.errors import nearest
 
 COMMANDS: dict[str, Callable[..., Any]] = {
-    "demo": running.demo,
+    "demo": training.demo,
     "list": showing.list_,
-    "train": running.train,
-    "resume": running.resume,
-    "eval": running.eval_,
-    "measure": running.measure,
+    "train": training.train,
+    "resume": training.resume,
+    "eval": judging.eval_,
+    "measure": judging.measure,
     "predict": using.predict,
     "embed": using.embed,
     "export": using.export,
@@ -27,11 +27,11 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "data": showing.data,
     "table": table,
     "benchmarks": benchmarks,
-    "reproduce": running.reproduce,
-    "record": running.record,
-    "supersede": running.supersede,
-    "rename": running.rename,
-    "adopt": running.adopt,
+    "reproduce": recording.reproduce,
+    "record": recording.record,
+    "supersede": recording.supersede,
+    "rename": recording.rename,
+    "adopt": recording.adopt,
     "version": showing.version,
     "completion": showing.completion,
 }
@@ -65,8 +65,8 @@ def run_command(words: list[str]) -> int:
         print(f"torchcaps: no command {name!r}. {nearest(name, list(COMMANDS))}", file=sys.stderr)
         return 2
     try:
-        if name == "train":
-            running.train(rest)
+        if name in ("train", "resume"):  # their options are the fields of a recipe
+            COMMANDS[name](rest)
         else:
             parse(COMMANDS[name], rest, f"torchcaps {name}")
     except UsageError:

@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 from tyro.conf import Positional, arg
 
 from torchcaps.cli.parse import File, Folder, MaybeFile, OneRun, Runs
-from torchcaps.cli.running import console, print_json
-from torchcaps.errors import TorchcapsError
+from torchcaps.cli.saying import console, print_json
+from torchcaps.errors import Misused, TorchcapsError
 
 LISTED = ("models", "data", "recipes", "tasks", "routings", "measures")
 Kind = Literal["all", "models", "data", "recipes", "tasks", "routings", "measures", "runs"]
@@ -63,7 +63,7 @@ def report(runs: Runs, /, out: MaybeFile = None) -> None:
     from torchcaps.explorer import write_report
 
     if not runs:
-        raise TorchcapsError("Name at least one run: torchcaps report runs/demo/capsnet.")
+        raise Misused("Name at least one run: torchcaps report runs/demo/capsnet.")
     console.print(f"wrote {write_report(list(runs), out)}")
 
 
@@ -95,12 +95,12 @@ def traverse(
     from torchcaps.train.run import by_name
 
     if not runs:
-        raise TorchcapsError("Name at least one run: torchcaps traverse runs/demo/capsnet.")
+        raise Misused("Name at least one run: torchcaps traverse runs/demo/capsnet.")
     drawn = {}
     for name, run in by_name(runs).items():
         model, test = load(run.folder), data_of(run.recipe().data, data_root).test
         if not 0 <= image < len(test):
-            raise TorchcapsError(f"There is no test image {image}: they are 0 to {len(test) - 1}.")
+            raise Misused(f"There is no test image {image}: they are 0 to {len(test) - 1}.")
         batch = test.batch(slice(image, image + 1))
         values = value_range(model, batch.images[0])
         label = int(batch.labels.reshape(-1)[0])
@@ -133,7 +133,7 @@ def sample(run: OneRun, /, count: int = 16, seed: int = 0, out: File = Path("sam
             f"{run} holds a model of {model.config.family}, which makes up no images."
         )
     if count < 1:
-        raise TorchcapsError("--count is at least 1.")
+        raise Misused("--count is at least 1.")
     out.parent.mkdir(parents=True, exist_ok=True)
     save_figure(draw_samples(model, draw(model, count, seed)), out, dpi=150)
     console.print(f"wrote {out}")
@@ -259,8 +259,8 @@ def version(json: bool = False) -> None:
     console.print("  ".join(f"{k} {v}" for k, v in found.items()))
 
 
-def completion(shell: Annotated[Literal["bash", "zsh"], Positional], /) -> None:
-    """A script for ~/.bashrc or ~/.zshrc that completes commands, recipes and their fields.
+def completion(shell: Annotated[Literal["bash", "zsh", "fish"], Positional], /) -> None:
+    """A script for the shell that completes commands, recipes, models and their fields.
 
     Args:
         shell: The shell that reads it.

@@ -8,8 +8,8 @@ from rich.table import Table as RichTable
 from rich.text import Text
 from tyro.conf import Positional, arg
 
-from torchcaps.cli.running import RESULTS, Paper, console, print_json
-from torchcaps.errors import TorchcapsError, nearest
+from torchcaps.cli.saying import RESULTS, Paper, console, print_json
+from torchcaps.errors import Misused, nearest
 
 if TYPE_CHECKING:
     from torchcaps.experiments.tables import Table
@@ -46,6 +46,9 @@ def table(
     from torchcaps.train.results import parse_lines, results_file
 
     chosen = [get_table(paper, name)] if name else list_tables(paper)
+    if not results_file(paper, results).exists():
+        said = f"no results of {paper} in {results}/: the table has the paper's values alone."
+        print(f"torchcaps: {said}", file=sys.stderr)
     for problem in parse_lines(results_file(paper, results))[1]:
         print(f"torchcaps: {problem}", file=sys.stderr)
     found = {t.name: _some(t, cells(t, results, older), columns, rows) for t in chosen}
@@ -118,19 +121,24 @@ def _some(
     for wanted, known in ((columns, list(t.columns)), (rows, list(t.rows))):
         for name in wanted:
             if name not in known:
-                raise TorchcapsError(f"{t.name} has no {name!r}. {nearest(name, known)}")
+                raise Misused(f"{t.name} has no {name!r}. {nearest(name, known)}")
     columns, rows = columns or tuple(t.columns), rows or tuple(t.rows)
     kept = [c for c in found if c["column"] in columns and c["row"] in rows]
     return sorted(kept, key=lambda c: (rows.index(c["row"]), columns.index(c["column"])))
 
 
 def repeated(found: list[dict[str, Any]]) -> list[str]:
-    """A sentence for each cell in which a seed was run more than once."""
+    """A sentence for each row with cells in which a seed was run more than once."""
+    cells: dict[tuple[str, str], list[str]] = {}
+    for c in found:
+        if c["repeated"]:
+            seeds = ", ".join(map(str, c["repeated"]))
+            cells.setdefault((c["row"], seeds), []).append(c["column"])
     return [
-        f"{c['row']}, {c['column']}: seed {', '.join(map(str, c['repeated']))} was run more than "
-        "once; the mean of its runs counts."
-        for c in found
-        if c["repeated"]
+        f"{row}: seed {seeds} was run more than once "
+        f"({', '.join(columns) if len(columns) < 4 else f'{len(columns)} columns'}); the mean of "
+        "its runs counts."
+        for (row, seeds), columns in cells.items()
     ]
 
 

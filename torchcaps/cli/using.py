@@ -10,8 +10,8 @@ from rich.progress import track
 from tyro.conf import Positional, arg
 
 from torchcaps.cli.parse import File, Text
-from torchcaps.cli.running import console, print_json
-from torchcaps.errors import TorchcapsError
+from torchcaps.cli.saying import console, print_json
+from torchcaps.errors import Misused, TorchcapsError
 
 Source = Annotated[str, Positional, arg(metavar="RUN|HUB")]
 Pictures = Annotated[
@@ -23,17 +23,17 @@ TOGETHER = 64
 
 def _files(places: tuple[Path, ...]) -> list[Path]:
     """Images as they are given, and those of folders in order."""
-    from torchcaps.data.folder import list_images
+    from torchcaps.data.pictures import list_images
 
     if not places:
-        raise TorchcapsError("Give an image or a folder of images.")
+        raise Misused("Give an image or a folder of images.")
     found: list[Path] = []
     for place in places:
         inside = list_images(place) if place.is_dir() else [place]
         if not inside:
             raise TorchcapsError(f"{place}: no images in it.")
         if not place.exists():
-            raise TorchcapsError(f"{place}: no such file.")
+            raise Misused(f"{place}: no such file.")
         found += inside
     return found
 
@@ -105,7 +105,7 @@ def embed(model: Source, images: Pictures, /, out: File, features: Text = "") ->
     from torchcaps.train.load import load
 
     if out.suffix not in (".npy", ".csv"):
-        raise TorchcapsError(f"--out {out}: give a name that ends in .npy or .csv.")
+        raise Misused(f"--out {out}: give a name that ends in .npy or .csv.")
     files, found = _files(images), load(model)
     rows = []
     with torch.no_grad():

@@ -8,6 +8,7 @@ from torchcaps.data import (
     dsprites,
     folder,
     generated,
+    given,
     imagenette,
     mnist,
     multimnist,
@@ -16,6 +17,7 @@ from torchcaps.data import (
 )
 from torchcaps.data.augment import Augment
 from torchcaps.data.dataset import Batch, Dataset, Split, hold_out
+from torchcaps.data.given import as_dataset
 from torchcaps.data.loader import Loader
 from torchcaps.data.registry import entries, load
 
@@ -25,6 +27,7 @@ __all__ = [
     "Dataset",
     "Loader",
     "Split",
+    "as_dataset",
     "entries",
     "hold_out",
     "load",
@@ -35,6 +38,7 @@ __all__ = [
     "dsprites",
     "folder",
     "generated",
+    "given",
     "imagenette",
     "mnist",
     "multimnist",

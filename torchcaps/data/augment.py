@@ -13,7 +13,7 @@ from torch import Tensor
 
 from torchcaps.data.dataset import Batch
 from torchcaps.data.spec import call, parse
-from torchcaps.errors import TorchcapsError, nearest
+from torchcaps.errors import Misused, nearest
 from torchcaps.functional import affine_matrix, draws, translate, warp
 
 
@@ -201,7 +201,7 @@ class Augment:
             name = parse(text)[0]
             if name not in TRANSFORMS:
                 hint = nearest(name, list(TRANSFORMS))
-                raise TorchcapsError(f"There is no augmentation {name!r}. {hint}")
+                raise Misused(f"There is no augmentation {name!r}. {hint}")
             self.transforms.append(call(TRANSFORMS[name], text))
 
     def __call__(self, batch: Batch, seed: int, number: Tensor) -> Batch:

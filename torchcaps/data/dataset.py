@@ -129,6 +129,35 @@ class Dataset:
         )
 
 
+def named_as(data: Dataset, names: tuple[str, ...]) -> Dataset:
+    """The same set with labels that number `names`, class by class; unknown classes are named."""
+    if data.classes == names:
+        return data
+    unknown = [name for name in data.classes if name not in names]
+    if unknown:
+        more = f" and {len(unknown) - 10} more" if len(unknown) > 10 else ""
+        raise TorchcapsError(
+            f"{data.name} has classes that the model does not know: "
+            f"{', '.join(unknown[:10])}{more}. It knows {', '.join(names[:10])}"
+            f"{' …' if len(names) > 10 else ''}."
+        )
+    place = torch.tensor([*(names.index(name) for name in data.classes), -1])  # no label stays none
+    splits = {
+        name: replace(split, labels=place.to(split.labels.device)[split.labels])
+        for name, split in (("train", data.train), ("val", data.val), ("test", data.test))
+    }
+    return replace(data, **splits, classes=names)
+
+
+def whole(data: Dataset) -> Split:
+    """Every image of a set, whatever its split."""
+    if data.render is not None:
+        raise TorchcapsError(
+            f"{data.name}: its training images are drawn afresh; evaluate on val or test."
+        )
+    return joined(joined(data.train, data.val), data.test)
+
+
 def _by_class(labels: Tensor, seed: int) -> dict[int, Tensor]:
     """The rows of each label, in an order that is the seed's. labels [N]"""
     order = draws(seed, torch.arange(len(labels)), 1)[:, 0].argsort(stable=True)

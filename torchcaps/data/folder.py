@@ -1,129 +1,230 @@
-"""The user's own images: `folder:PATH`, any mix of sizes and modes, labelled or not."""
+"""The user's own images: `folder:PATH`, as people have them, labelled or not.
 
-from concurrent.futures import ThreadPoolExecutor
+    PATH/CLASS/…                   a tenth is held out to test, and a tenth of the rest to choose
+    PATH/{train,val,test}/CLASS/…  splits as they are; val alone is the test split
+    PATH/…                         images without labels
+    labels=FILE.csv                columns file and label, and split where there is one
+
+A folder beside train/ is refused unless `others` says what it is.
+"""
+
+import csv
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Literal, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from torchcaps.data.dataset import Dataset, Split, hold_out, with_validation
+from torchcaps.data.pictures import SUFFIXES, Size, as_size, list_images, read_images
 from torchcaps.data.registry import register
 from torchcaps.errors import TorchcapsError
 
-_SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
-_VALIDATION = ("val", "valid", "validation")
-_SPLITS = ("train", "test", *_VALIDATION)
+_KIND = {"train": "train", "training": "train", "test": "test", "testing": "test"} | dict.fromkeys(
+    ("val", "valid", "validation", "dev"), "val"
+)
+_FILES = ("file", "filename", "file_name", "image", "image_id", "path", "id")
+_LABELS = ("label", "class", "category", "target")
+Others = Literal["refuse", "ignore", "classes"]
 
 
-def read_image(path: Path, size: int, mode: str) -> Tensor:
-    """One file as uint8 [C,size,size]: upright as its EXIF says, shorter side to `size`,
-    antialiased, then the centre.
-    """
-    from PIL import Image, ImageOps
-
-    try:
-        with Image.open(path) as image:
-            image = _flatten(ImageOps.exif_transpose(image), mode)
-            scale = size / min(image.size)
-            width, height = (max(size, round(side * scale)) for side in image.size)
-            image = image.resize((width, height), Image.Resampling.LANCZOS, reducing_gap=3.0)
-            left, top = (width - size) // 2, (height - size) // 2
-            pixels = np.asarray(image.crop((left, top, left + size, top + size)))
-    except Exception as error:  # a broken image file makes Pillow raise many kinds
-        raise TorchcapsError(f"{path}: not an image ({type(error).__name__}: {error}).") from None
-    return torch.from_numpy(pixels.copy()).reshape(size, size, -1).permute(2, 0, 1).contiguous()
-
-
-def _flatten(image, mode: str):
-    """Any mode to L or RGB: transparency over black, 16-bit greys scaled, not cut off."""
-    from PIL import Image
-
-    if image.mode.startswith("I") or image.mode == "F":
-        values = np.asarray(image, np.float64)
-        top = 65535 if image.mode.startswith("I;16") or values.max() > 255 else 255
-        grey = (values / top).clip(0, 1) * 255
-        image = Image.fromarray(grey.round().astype(np.uint8))
-    if "A" in image.getbands() or "transparency" in image.info:
-        image = image.convert("RGBA")
-        black = Image.new("RGBA", image.size, (0, 0, 0, 255))
-        black.alpha_composite(image)
-        image = black
-    return image.convert(mode)
-
-
-def list_images(folder: Path) -> list[Path]:
-    """Images in a folder and below it, but for files and folders whose names begin with a dot."""
-    found = (p for p in folder.rglob("*") if p.suffix.lower() in _SUFFIXES and p.is_file())
-    return sorted(p for p in found if not _hidden(p.relative_to(folder)))
-
-
-def _hidden(path: Path) -> bool:
-    return any(part.startswith(".") for part in path.parts)
-
-
-def read_tree(
-    folder: Path, size: int, mode: str, classes: tuple[str, ...] | None = None
-) -> tuple[Split, tuple[str, ...]]:
-    """A folder of class folders, or of images alone (label -1) -> split and class names."""
-    inside = (p for p in folder.iterdir() if p.is_dir() and not _hidden(Path(p.name)))
-    found = tuple(sorted(p.name for p in inside if list_images(p)))
-    if classes is not None and (unknown := set(found) - set(classes)):
-        raise TorchcapsError(
-            f"{folder}: class folders {sorted(unknown)} are not in the train tree."
-        )
-    classes = classes if classes is not None else found
-    paths, labels = [], []
-    for label, name in enumerate(classes):
-        inside = list_images(folder / name) if (folder / name).is_dir() else []
-        paths += inside
-        labels += [label] * len(inside)
-    loose = [p for p in list_images(folder) if p.parent == folder]
-    paths += loose
-    labels += [-1] * len(loose)
-    if not paths:
-        raise TorchcapsError(f"{folder}: no images ({', '.join(sorted(_SUFFIXES))}) in it.")
-    with ThreadPoolExecutor() as pool:  # Pillow decodes outside the interpreter's lock
-        images = list(pool.map(lambda p: read_image(p, size, mode), paths))
-    return Split(torch.stack(images), torch.tensor(labels)), classes
+class File(NamedTuple):
+    path: Path
+    label: str | None
+    split: str
+    """train, val or test; empty: not said."""
 
 
 def load_folder(
-    name: str, folder: Path, *, seed: int, size: int, mode: str, note: str = ""
+    name: str,
+    folder: Path,
+    *,
+    seed: int,
+    size: int | str,
+    mode: str,
+    note: str = "",
+    others: str = "refuse",
+    skip_broken: bool = False,
+    labels: str = "",
 ) -> Dataset:
-    """train/val/test subfolders where there are any (val alone is the test split), or one tree."""
+    """Every image of a folder, in the splits that it has or in new ones."""
     if mode not in ("L", "RGB"):
         raise TorchcapsError(f"mode={mode!r}: give L (grey) or RGB.")
-    if size < 1:
-        raise TorchcapsError(f"size={size}: give the side of the images in pixels.")
+    if others not in ("refuse", "ignore", "classes"):
+        raise TorchcapsError(f"others={others}: give ignore or classes.")
     if not folder.is_dir():
         raise TorchcapsError(f"{folder}: no such folder.")
-    inside = (p for p in folder.iterdir() if p.is_dir() and not _hidden(Path(p.name)))
-    parts = {p.name.lower(): p for p in inside}
-    if "train" not in parts or set(parts) - set(_SPLITS):
-        whole, classes = read_tree(folder, size, mode)
-        kept, held = hold_out(whole.labels, 0.1, seed)
-        if not len(held):
-            raise TorchcapsError(
-                f"{folder}: too few images to split ({len(whole)}); ten a class will do."
-            )
-        return with_validation(name, whole[kept], whole[held], classes, seed=seed + 1, note=note)
-    train, classes = read_tree(parts["train"], size, mode)
-    val = next((parts[n] for n in _VALIDATION if n in parts), None)
-    if "test" in parts:
-        test, _ = read_tree(parts["test"], size, mode, classes)
-    elif val is not None:
-        (test, _), val = read_tree(val, size, mode, classes), None
-    else:
-        kept, held = hold_out(train.labels, 0.1, seed)
-        train, test = train[kept], train[held]
-    if val is None:
-        return with_validation(name, train, test, classes, seed=seed, note=note)
-    return Dataset(name, train, read_tree(val, size, mode, classes)[0], test, classes, note)
+    sides = as_size(size)
+    images = list_images(folder)
+    if not images:
+        raise TorchcapsError(f"{folder}: no images ({', '.join(sorted(SUFFIXES))}) in it.")
+    files = _of_table(folder, images, labels) if labels else _of_tree(folder, images, others)
+    left = len(images) - len(files)
+    notes = [note] * bool(note) + [f"{left} images that nothing names are left out"] * bool(left)
+    classes = _classes(folder, files)
+    found = _read(files, classes, sides, mode, skip_broken)
+    return _split(name, folder, found, classes, seed, "; ".join(notes))
 
 
-@register("folder", "your own images: folder:PATH[,size=64][,mode=RGB]")
-def folder(root: Path, path: str, *, seed: int, size: int = 64, mode: str = "RGB") -> Dataset:
+def _of_tree(folder: Path, images: list[Path], others: str) -> list[File]:
+    """Class folders, or train/val/test above them."""
+    inside = [(path, path.relative_to(folder).parts) for path in images]
+    tops = sorted({parts[0] for _, parts in inside if len(parts) > 1})
+    kinds = {top: _KIND[top.lower()] for top in tops if top.lower() in _KIND}
+    if not kinds or others == "classes":
+        return [File(p, parts[0] if len(parts) > 1 else None, "") for p, parts in inside]
+    beside = [top for top in tops if top not in kinds]
+    if "train" not in kinds.values():
+        raise TorchcapsError(
+            f"{folder}: {_list(kinds)} without train/; others=classes if these are classes."
+        )
+    if beside and others != "ignore":
+        raise TorchcapsError(
+            f"{folder}: {_list(beside)} beside {_list(kinds)}; others=ignore leaves that out, "
+            "others=classes takes every folder for a class."
+        )
+    if len(set(kinds.values())) < len(kinds):
+        raise TorchcapsError(f"{folder}: of {_list(kinds)} two are the same split.")
+    return [
+        File(path, parts[1] if len(parts) > 2 else None, kinds[parts[0]])
+        for path, parts in inside
+        if len(parts) > 1 and parts[0] in kinds
+    ]
+
+
+def _list(names: Iterable[str]) -> str:
+    return ", ".join(f"{name}/" for name in names)
+
+
+def _of_table(folder: Path, images: list[Path], labels: str) -> list[File]:
+    """Files that a table of comma-separated values names, relative to the folder, with or without
+    their suffix.
+    """
+    table = folder / labels if (folder / labels).is_file() else Path(labels).expanduser()
+    try:
+        with table.open(newline="", encoding="utf-8-sig") as file:
+            rows = list(csv.DictReader(file))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise TorchcapsError(f"labels={labels}: not a readable table ({error}).") from None
+    columns = {str(key).strip().lower(): key for key in (rows[0] if rows else {})}
+    where, what = (next((columns[n] for n in ns if n in columns), "") for ns in (_FILES, _LABELS))
+    if not where or not what:
+        raise TorchcapsError(
+            f"{table}: its first line names no columns {_FILES[0]} and {_LABELS[0]}, but "
+            f"{', '.join(columns) or 'nothing'}."
+        )
+    known: dict[str, Path] = {}
+    for path in images:  # a whole name before one without folders or suffix
+        relative = path.relative_to(folder)
+        for text in (relative, relative.with_suffix(""), Path(path.name), Path(path.stem)):
+            known.setdefault(text.as_posix(), path)
+    found, unknown = [], []
+    for row in rows:
+        named = (row[where] or "").strip()
+        path = known.get(Path(named).as_posix()) if named else None
+        split = (row.get(columns.get("split", "")) or "").strip().lower()
+        if path is None or (split and split not in _KIND) or not row[what]:
+            unknown.append(f"{named or '(nothing)'}{f' ({split})' if split else ''}")
+        else:
+            found.append(File(path, row[what].strip(), _KIND.get(split, "")))
+    if unknown:
+        more = f" and {len(unknown) - 10} more" if len(unknown) > 10 else ""
+        raise TorchcapsError(
+            f"{table}: {len(unknown)} of {len(rows)} lines name no image, label or split of this "
+            f"folder: {', '.join(unknown[:10])}{more}."
+        )
+    if len({f.path for f in found}) < len(found):
+        raise TorchcapsError(f"{table}: it names an image twice.")
+    if len({bool(f.split) for f in found}) > 1:
+        raise TorchcapsError(f"{table}: some of its lines have a split, and some have none.")
+    return found
+
+
+def _classes(folder: Path, files: list[File]) -> tuple[str, ...]:
+    """Names in order; those of the other splits must be among train's."""
+    first = files[0].split and "train"
+    classes = sorted({f.label for f in files if f.label is not None and f.split == first})
+    strange = sorted({f.label for f in files if f.label is not None} - set(classes))
+    if strange:
+        raise TorchcapsError(f"{folder}: class folders {strange} are not in the train tree.")
+    return tuple(classes)
+
+
+def _read(
+    files: list[File], classes: tuple[str, ...], size: Size, mode: str, skip_broken: bool
+) -> dict[str, Split]:
+    place = {name: n for n, name in enumerate(classes)}
+    images, whole = read_images([f.path for f in files], size, mode, skip_broken)
+    kept = [files[n] for n in whole]
+    labels = torch.tensor([-1 if f.label is None else place[f.label] for f in kept])
+    everything, found = Split(images, labels), {}
+    for split in dict.fromkeys(f.split for f in kept):
+        found[split] = everything[torch.tensor([f.split == split for f in kept])]
+    return found
+
+
+def _split(
+    name: str,
+    folder: Path,
+    found: dict[str, Split],
+    classes: tuple[str, ...],
+    seed: int,
+    note: str,
+) -> Dataset:
+    whole = found.get("", found.get("train"))
+    if whole is None:
+        raise TorchcapsError(f"{folder}: no image of its train tree can be read.")
+    val, test = found.get("val"), found.get("test")
+    if test is None and val is not None:
+        test, val = val, None
+    if test is None:
+        kept, held = _hold_out(folder, whole.labels, seed)
+        whole, test, seed = whole[kept], whole[held], seed + ("" in found)
+    if val is not None:
+        return Dataset(name, whole, val, test, classes, note)
+    if len(hold_out(whole.labels, seed=seed)[1]) >= len(whole) // 20:
+        return with_validation(name, whole, test, classes, seed=seed, note=note)
+    kept, held = _hold_out(folder, whole.labels, seed)
+    return Dataset(name, whole[kept], whole[held], test, classes, note)
+
+
+def _hold_out(folder: Path, labels: Tensor, seed: int) -> tuple[Tensor, Tensor]:
+    """A tenth of every class, or of all where classes are too small to give one."""
+    kept, held = hold_out(labels, 0.1, seed)
+    if len(held) >= max(1, len(labels) // 20):
+        return kept, held
+    if len(labels) < 3:
+        raise TorchcapsError(f"{folder}: too few images to split ({len(labels)}).")
+    kept, held = hold_out(torch.zeros_like(labels), 0.1, seed)
+    return (kept, held) if len(held) else (kept[:-1], kept[-1:])
+
+
+@register(
+    "folder",
+    "your own images: folder:PATH[,size=64|48x64][,mode=RGB|L][,labels=FILE.csv]"
+    "[,others=ignore|classes][,skip_broken=true]",
+)
+def folder(
+    root: Path,
+    path: str,
+    *,
+    seed: int,
+    size: str = "64",
+    mode: str = "RGB",
+    labels: str = "",
+    others: str = "refuse",
+    skip_broken: bool = False,
+) -> Dataset:
     """Class subfolders, with or without train/val/test above them; loose images are unlabelled."""
     del root
-    return load_folder(f"folder:{path}", Path(path).expanduser(), seed=seed, size=size, mode=mode)
+    return load_folder(
+        f"folder:{path}",
+        Path(path).expanduser(),
+        seed=seed,
+        size=size,
+        mode=mode,
+        labels=labels,
+        others=others,
+        skip_broken=skip_broken,
+    )

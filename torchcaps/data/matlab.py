@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from torchcaps.data.source import read_bytes
+from torchcaps.data.source import LARGEST, read_bytes
 from torchcaps.errors import TorchcapsError
 
 _STORED = {
@@ -120,6 +120,21 @@ class _Reader:
         return fields
 
 
+def _unpacked(part: memoryview, order: str) -> bytes:
+    """A compressed element: as many bytes as its own head promises, and no more."""
+    stream = zlib.decompressobj()
+    head = stream.decompress(part, 8)
+    if len(head) < 8:
+        raise _Broken("a compressed element without a head")
+    tag, length = struct.unpack(f"{order}II", head)
+    if tag >> 16:
+        return head
+    if length > LARGEST:
+        raise _Broken("a compressed element that is too large")
+    rest = stream.decompress(stream.unconsumed_tail, length + 8) if length else b""
+    return head + rest
+
+
 def read_mat(path: Path) -> dict[str, Any]:
     """Variables by name: arrays, and structs as dicts of arrays."""
     data = read_bytes(path)
@@ -132,7 +147,7 @@ def read_mat(path: Path) -> dict[str, Any]:
         while reader.more():
             kind, part = reader.element()
             if kind == _COMPRESSED:
-                kind, part = _Reader(memoryview(zlib.decompress(part)), order).element()
+                kind, part = _Reader(memoryview(_unpacked(part, order)), order).element()
             if kind == _MATRIX:
                 name, value = _Reader(part, order).matrix()
                 found[name] = value

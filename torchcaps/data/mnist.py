@@ -11,7 +11,7 @@ from torch import Tensor
 from torchcaps.data.dataset import Dataset, Split, with_validation
 from torchcaps.data.download import fetch
 from torchcaps.data.registry import register
-from torchcaps.data.source import Remote, find, missing, read_bytes
+from torchcaps.data.source import Remote, check_labels, find, missing, read_bytes
 from torchcaps.errors import TorchcapsError
 
 _FILES = (
@@ -24,8 +24,16 @@ _FILES = (
 
 def read_idx(path: Path, num_dims: int, expected_sha256: str | None = None) -> Tensor:
     """One idx file of unsigned bytes with `num_dims` dimensions -> uint8 tensor."""
-    data = read_bytes(path, expected_sha256)
     header = 4 + 4 * num_dims
+
+    def promised(head: bytes) -> int:
+        sizes = head[4:header]
+        return header + prod(struct.unpack(f">{num_dims}I", sizes)) if len(sizes) > 3 else header
+
+    try:
+        data = read_bytes(path, expected_sha256, promised=promised)
+    except struct.error:
+        raise TorchcapsError(f"{path}: its header is cut off.") from None
     if len(data) < header or data[:4] != bytes((0, 0, 8, num_dims)):
         raise TorchcapsError(f"{path}: not an idx file of bytes with {num_dims} dimensions.")
     shape = struct.unpack(f">{num_dims}I", data[4:header])
@@ -54,8 +62,9 @@ def load_idx(
         arrays.append(read_idx(path, 3 if "images" in file else 1, checksum))
     splits = []
     for images, labels in (arrays[:2], arrays[2:]):
-        if len(images) != len(labels) or (len(labels) and int(labels.max()) >= len(classes)):
+        if len(images) != len(labels) or not len(labels):
             raise TorchcapsError(f"{root / name}: images and labels do not belong together.")
+        check_labels(str(root / name), labels, len(classes))
         splits.append(Split(images[:, None], labels.long()))
     train, test = splits
     return with_validation(name, train, test, classes, seed=seed)

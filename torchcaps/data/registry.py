@@ -10,7 +10,7 @@ from pathlib import Path
 from torchcaps.data.dataset import Dataset
 from torchcaps.data.source import Remote, default_root, sha256_file
 from torchcaps.data.spec import call, parse
-from torchcaps.errors import TorchcapsError, nearest
+from torchcaps.errors import Misused, TorchcapsError, nearest
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def entries() -> list[Entry]:
 def entry(text: str) -> Entry:
     name = parse(text)[0]
     if name not in _ENTRIES:
-        raise TorchcapsError(f"There is no data set {name!r}. {nearest(name, list(_ENTRIES))}")
+        raise Misused(f"There is no data set {name!r}. {nearest(name, list(_ENTRIES))}")
     return _ENTRIES[name]
 
 
@@ -71,9 +71,16 @@ _LOADED: ContextVar[dict[tuple[str, Path, int], Dataset] | None] = ContextVar(
 
 
 @contextmanager
-def shared_loads() -> Iterator[None]:
-    """In it a set that several others are drawn from is read once."""
-    token = _LOADED.set({})
+def shared_loads(given: tuple[Dataset, int] | None = None) -> Iterator[None]:
+    """In it a set that is asked for twice, or that several others are drawn from, is read once.
+
+    given: what the name `given` stands for in it, and the seed that it is asked for with
+    """
+    held = _LOADED.get()
+    held = {} if held is None else held
+    if given is not None:
+        held = {**held, ("given", default_root(), given[1]): given[0]}
+    token = _LOADED.set(held)
     try:
         yield
     finally:

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from torchcaps.data.dataset import Batch, Dataset, Split, hold_out, with_validation
 from torchcaps.data.download import fetch
 from torchcaps.data.registry import register
-from torchcaps.data.source import Remote, find, missing, read_bytes, read_npz
+from torchcaps.data.source import Remote, check_labels, find, missing, read_bytes, read_npz
 from torchcaps.errors import TorchcapsError
 from torchcaps.functional import draws, translate
 
@@ -39,13 +39,25 @@ SMALLNORB = tuple(
     )
 )
 _KINDS = {0x1E3D4C55: np.dtype("u1"), 0x1E3D4C54: np.dtype("<i4")}
+NUMBER = 24_300
+"""Pairs of images of a half."""
 SEEN_AZIMUTHS = (0, 2, 4, 30, 32, 34)
 SEEN_ELEVATIONS = (0, 1, 2)
 
 
 def read_norb(path: Path) -> np.ndarray:
     """One `.mat` file of NORB: magic, number of dimensions, at least three sizes, the values."""
-    data = read_bytes(path)
+
+    def promised(head: bytes) -> int:
+        if len(head) < 20:
+            return len(head)
+        magic, count = struct.unpack("<Ii", head[:8])
+        count = min(max(count, 0), 6)
+        sizes = struct.unpack(f"<{count}i", head[8 : 8 + 4 * count].ljust(4 * count, b"\0"))
+        size = _KINDS[magic].itemsize if magic in _KINDS else 0
+        return 8 + 4 * max(3, count) + size * max(0, prod(sizes))
+
+    data = read_bytes(path, promised=promised)
     if len(data) < 20:
         raise TorchcapsError(f"{path}: not a NORB matrix.")
     magic, num_dims = struct.unpack("<Ii", data[:8])
@@ -73,12 +85,20 @@ def _original(root: Path, stem: str) -> Split:
     names = ("instance", "elevation", "azimuth", "lighting")
     factors = {n: torch.from_numpy(info[:, i].astype(np.int64)) for i, n in enumerate(names)}
     return Split(
-        torch.from_numpy(images.copy()), torch.from_numpy(category.astype(np.int64)), factors
+        torch.from_numpy(images.copy()), _categories(root / "smallnorb", category), factors
     )
 
 
+def _categories(path: Path, values: np.ndarray) -> torch.Tensor:
+    labels = torch.from_numpy(values.astype(np.int64))
+    check_labels(str(path), labels, 5)
+    return labels
+
+
 def _copy(path: Path, part: str) -> Split:
-    arrays = read_npz(path, (f"{part}_images", f"{part}_category"))
+    others = tuple(f"{part}_{n}" for n in ("instance", "elevation", "azimuth", "lighting"))
+    few = dict.fromkeys((f"{part}_category", *others), 8 * NUMBER)
+    arrays = read_npz(path, {f"{part}_images": NUMBER * 2 * 96 * 96, **few}, others)
     images, labels = arrays[f"{part}_images"], arrays[f"{part}_category"]
     factors = {
         name: torch.from_numpy(arrays[f"{part}_{name}"].astype(np.int64))
@@ -89,7 +109,7 @@ def _copy(path: Path, part: str) -> Split:
         raise TorchcapsError(f"{path}: images and labels do not belong together.")
     if "azimuth" in factors:
         factors["azimuth"] *= 2  # the copy counts the 18 azimuths; the originals say 0, 2, …, 34
-    return Split(torch.from_numpy(images), torch.from_numpy(labels.astype(np.int64)), factors)
+    return Split(torch.from_numpy(images), _categories(path, labels), factors)
 
 
 def _halves(root: Path) -> tuple[Split, Split, str]:

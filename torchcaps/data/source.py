@@ -2,15 +2,19 @@
 
 import gzip
 import hashlib
+import io
 import os
 import shutil
 import tarfile
 import zipfile
 import zlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO, Any
 
 import numpy as np
+from torch import Tensor
 
 from torchcaps.errors import TorchcapsError
 
@@ -41,16 +45,42 @@ def sha256_file(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def read_bytes(path: Path, expected_sha256: str | None = None) -> bytes:
-    """A file's content, unpacked when it is gzip; the sha256 is that of the unpacked bytes."""
+def _parts(file: IO[bytes] | gzip.GzipFile, most: int) -> Iterator[bytes]:
+    """At most so many bytes, in pieces: `read` takes memory for all that it is asked for."""
+    while most > 0 and (part := file.read(min(most, 2**20))):
+        most -= len(part)
+        yield part
+
+
+LARGEST = 2**30
+"""Bytes that a file may have, unpacked, where its format promises no size."""
+
+
+def read_bytes(
+    path: Path,
+    expected_sha256: str | None = None,
+    largest: int = LARGEST,
+    promised: Callable[[bytes], int] | None = None,
+) -> bytes:
+    """A file's content, unpacked when it is gzip, of at most so many bytes, or as many as its first
+    64 bytes promise; the sha256 is that of the unpacked bytes.
+    """
     try:
-        data = path.read_bytes()
-        if data[:2] == b"\x1f\x8b":
-            data = gzip.decompress(data)
+        if not path.is_file():
+            raise OSError("no such file" if not path.exists() else "not a plain file")
+        with path.open("rb") as file:
+            packed = file.read(2) == b"\x1f\x8b"
+            file.seek(0)
+            content = gzip.GzipFile(fileobj=file) if packed else file
+            data = content.read(64)
+            most = min(largest, promised(data)) if promised else largest
+            data = b"".join([data, *_parts(content, most + 1 - len(data))])
     except (OSError, EOFError, zlib.error) as error:
         raise TorchcapsError(
             f"{path}: cannot be read ({error}). Delete it and fetch it again."
         ) from None
+    if len(data) > most:
+        raise TorchcapsError(f"{path}: it holds more than the {most:,} bytes of such a file.")
     if expected_sha256 and sha256(data) != expected_sha256:
         raise TorchcapsError(
             f"{path}: its sha256 is not {expected_sha256}. Delete it and fetch it again."
@@ -58,17 +88,37 @@ def read_bytes(path: Path, expected_sha256: str | None = None) -> bytes:
     return data
 
 
-def read_npz(path: Path, required: tuple[str, ...]) -> dict[str, np.ndarray]:
-    """The arrays of an npz file; pickled objects in it are refused."""
+def check_labels(name: str, labels: Tensor, classes: int) -> None:
+    """Say so where a label is no class."""
+    if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < classes:
+        raise TorchcapsError(f"{name}: a label is not one of 0 to {classes - 1}.")
+
+
+def read_npz(path: Path, largest: dict[str, int], optional: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Arrays of an npz file by name, each of at most so many bytes, and no other; pickled objects
+    are refused.
+    """
     try:
-        with path.open("rb") as file:  # ours to close: numpy forgets it when a file is broken
-            content = np.load(file, allow_pickle=False)
-            arrays = {name: content[name] for name in content.files}
+        if not path.is_file():
+            raise OSError("no such file")
+        with zipfile.ZipFile(path) as content:
+            sizes = {i.filename.removesuffix(".npy"): i.file_size for i in content.infolist()}
+            absent = [name for name in largest if name not in sizes and name not in optional]
+            if absent:
+                raise TorchcapsError(f"{path}: holds no {', '.join(absent)}.")
+            arrays = {}
+            for name, most in largest.items():
+                if name not in sizes:
+                    continue
+                if sizes[name] > most + 4096:  # a header
+                    raise TorchcapsError(f"{path}: {name} has more than {most:,} bytes.")
+                with content.open(f"{name}.npy") as file:
+                    arrays[name] = np.load(io.BytesIO(file.read(most + 4096)), allow_pickle=False)
+    except TorchcapsError:
+        raise
     except Exception as error:  # numpy, zipfile and zlib raise many kinds for a broken file
         kind = type(error).__name__
         raise TorchcapsError(f"{path}: not a readable npz file ({kind}: {error}).") from None
-    if absent := [name for name in required if name not in arrays]:
-        raise TorchcapsError(f"{path}: holds no {', '.join(absent)}.")
     return arrays
 
 

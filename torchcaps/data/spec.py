@@ -9,7 +9,7 @@ from collections.abc import Callable
 from difflib import get_close_matches
 from typing import Any, get_type_hints
 
-from torchcaps.errors import TorchcapsError, nearest
+from torchcaps.errors import Misused, nearest
 
 _OPTION = re.compile(r",([A-Za-z_][A-Za-z0-9_]*)=([^,]*)$")
 
@@ -34,7 +34,7 @@ def call(function: Callable[..., Any], text: str, *fixed: Any, **known: Any) -> 
     positional = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD][len(fixed) :]
     if argument is not None:
         if not positional:
-            raise TorchcapsError(f"{name!r} takes no argument after the colon: {text!r}.")
+            raise Misused(f"{name!r} takes no argument after the colon: {text!r}.")
         options = {positional[0].name: argument, **options}
     choices = [p.name for p in parameters[len(fixed) :] if p.name not in known]
     values = {}
@@ -45,18 +45,18 @@ def call(function: Callable[..., Any], text: str, *fixed: Any, **known: Any) -> 
             continue
         if key not in choices:
             hint = nearest(key, choices) if choices else "It takes none."
-            raise TorchcapsError(f"{name!r} has no option {key!r}. {hint}")
+            raise Misused(f"{name!r} has no option {key!r}. {hint}")
         try:
             values[key] = _convert(value, hints[key])
         except ValueError:
             kind = getattr(hints[key], "__name__", str(hints[key]))
-            raise TorchcapsError(f"{name!r}: {key}={value!r} is not of type {kind}.") from None
+            raise Misused(f"{name!r}: {key}={value!r} is not of type {kind}.") from None
     if for_base:
         default = next(p.default for p in positional if p.name == "base")
         values["base"] = values.get("base", default) + for_base
     missing = [p.name for p in positional if p.default is p.empty and p.name not in values]
     if missing:
-        raise TorchcapsError(f"{name!r} needs an argument: {name}:{missing[0].upper()}.")
+        raise Misused(f"{name!r} needs an argument: {name}:{missing[0].upper()}.")
     return function(*fixed, **known, **values)
 
 

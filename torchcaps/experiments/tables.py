@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from torchcaps.errors import TorchcapsError, nearest
+from torchcaps.errors import Misused, nearest
 from torchcaps.train.registry import digest, get_recipe, has_protocol, recipes, revision
 from torchcaps.train.results import Line, read, results_file, run_of
 
@@ -60,14 +60,14 @@ def add_table(table: Table) -> Table:
 def list_tables(paper: str | None = None) -> list[Table]:
     papers = sorted({key[0] for key in _TABLES})
     if paper is not None and paper not in papers:
-        raise TorchcapsError(f"There is no paper {paper!r}. {nearest(paper, papers)}")
+        raise Misused(f"There is no paper {paper!r}. {nearest(paper, papers)}")
     return [table for key, table in sorted(_TABLES.items()) if paper in (None, key[0])]
 
 
 def get_table(paper: str, name: str) -> Table:
     names = [table.name for table in list_tables(paper)]
     if name not in names:
-        raise TorchcapsError(f"{paper} has no table {name!r}. {nearest(name, names)}")
+        raise Misused(f"{paper} has no table {name!r}. {nearest(name, names)}")
     return _TABLES[paper, name]
 
 

@@ -1,10 +1,13 @@
 """One self-contained HTML file about one run or several side by side: a loop over views."""
 
 import io
+import json
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
+from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any
 
 from torchcaps.analysis.curves import draw_curves
@@ -113,13 +116,49 @@ def _fill_cells(shown: list[Shown]) -> list[str]:
     """Numbers of the test split, and of validation where there are none yet."""
     columns: list[str] = []
     for one in shown:
-        tested = [r for r in one.results if r["split"] == "test"] or one.results
-        for r in tested:
-            split = "" if r["split"] == "test" else ", validation"
-            column = f"{r['metric'].replace('_', ' ')}, {in_words(r['data'])}{split}"
-            one.cells[column] = _number(r["metric"], r["value"])
+        for column, metric, value in _numbers(one):
+            one.cells[column] = _number(metric, value)
             columns += [column] if column not in columns else []
     return columns
+
+
+def _numbers(one: Shown) -> Iterator[tuple[str, str, float]]:
+    """Column, metric and value of what a run measured."""
+    for r in [r for r in one.results if r["split"] == "test"] or one.results:
+        split = "" if r["split"] == "test" else ", validation"
+        column = f"{r['metric'].replace('_', ' ')}, {in_words(r['data'])}{split}"
+        yield column, r["metric"], r["value"]
+
+
+def _seeds(shown: list[Shown]) -> list[dict[str, Any]]:
+    """Runs that differ in their seed alone as one row: mean ± deviation, and how many."""
+    alike: dict[str, list[Shown]] = {}
+    for one in shown:
+        recipe = one.run.recipe()
+        alike.setdefault(json.dumps([recipe.name, essence(recipe)], sort_keys=True), []).append(one)
+    rows = []
+    for group in alike.values():
+        seeds = {one.run.recipe().seed for one in group}
+        if len(seeds) < 2 or len(seeds) < len(group):
+            continue
+        values: dict[str, list[tuple[str, float]]] = {}
+        for one in group:
+            for column, metric, value in _numbers(one):
+                values.setdefault(column, []).append((metric, value))
+        cells = {column: _spread(found) for column, found in values.items()}
+        recipe = group[0].run.recipe()
+        rows.append({"name": f"{recipe.row or recipe.name}, {len(group)} seeds", "cells": cells,
+                     "parameters": group[0].parameters})  # fmt: skip
+    return rows
+
+
+def _spread(found: list[tuple[str, float]]) -> str:
+    metric, values = found[0][0], [value for _, value in found]
+    if len(values) < 2:
+        return _number(metric, values[0])
+    scale, digits = (100, 2) if metric.endswith(SHARES) else (1, 4)
+    middle, spread = scale * mean(values), scale * stdev(values)
+    return f"{middle:.{digits}f} ± {spread:.{digits}f}" + (" %" if scale == 100 else "")
 
 
 def _facts(one: Shown) -> dict[str, Any]:
@@ -230,6 +269,7 @@ def write_report(folders: list[str | Path], out: Path | None = None) -> Path:
             sections=sections,
             columns=_fill_cells(shown),
             runs=shown,
+            seeds=_seeds(shown),
             differences=_differences(shown) if len(shown) > 1 else {},
         )
     )

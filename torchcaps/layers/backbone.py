@@ -6,7 +6,7 @@ Each says what it returns in `out_channels` and, for an image of a given side, `
 import torch
 from torch import Tensor, nn
 
-from torchcaps.errors import TorchcapsError, require
+from torchcaps.errors import TorchcapsError, known_to_timm, require
 
 CIFAR_MEAN, CIFAR_STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
 
@@ -104,6 +104,7 @@ class TimmStem(nn.Module):
     def __init__(self, name: str, in_channels: int, stage: int = 1):
         super().__init__()
         timm = require("timm", "timm")
+        known_to_timm(name)
         try:
             self.body = timm.create_model(
                 name, features_only=True, out_indices=(stage,), in_chans=in_channels

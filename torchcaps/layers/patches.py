@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from torchcaps.errors import TorchcapsError, require
+from torchcaps.errors import TorchcapsError, known_to_timm, require
 from torchcaps.functional import draws
 
 
@@ -142,6 +142,7 @@ class ViT(nn.Module):
 def timm_blocks(name: str) -> tuple[int, Iterable[nn.Module]]:
     """Width and blocks of a vision transformer of timm, with random weights."""
     timm = require("timm", "timm")
+    known_to_timm(name)
     try:
         made = timm.create_model(name, num_classes=0)
     except (RuntimeError, TypeError) as error:

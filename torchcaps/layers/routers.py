@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree
 
-from torchcaps.errors import TorchcapsError, nearest
+from torchcaps.errors import Misused, nearest
 from torchcaps.routing import (
     Impl,
     Window,
@@ -129,7 +129,7 @@ def make_router(routing: str | Router, **options: Any) -> Router:
     if isinstance(routing, Router):
         return routing
     if routing not in _ROUTERS:
-        raise TorchcapsError(f"There is no routing {routing!r}. {nearest(routing, list(_ROUTERS))}")
+        raise Misused(f"There is no routing {routing!r}. {nearest(routing, list(_ROUTERS))}")
     kind = _ROUTERS[routing]
     own = {f.name for f in dataclasses.fields(kind)}
     return kind(**{name: value for name, value in options.items() if name in own})

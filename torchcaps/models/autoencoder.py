@@ -18,6 +18,7 @@ from torchcaps.models.registry import register
 @dataclass(frozen=True)
 class AutoencoderConfig(ModelConfig):
     family: ClassVar[str] = "autoencoder"
+    oblong: ClassVar[bool] = True
     channels: int = 256
     """Channels of both convolutions."""
     kernel_size: int = 9
@@ -34,14 +35,14 @@ class Autoencoder(CapsuleModel):
     def __init__(self, config: AutoencoderConfig):
         super().__init__()
         self.config = c = config
-        side = conv_out(conv_out(c.image_size, c.kernel_size), c.kernel_size, 2)
-        if side < 1:
+        places = c.places(lambda s: conv_out(conv_out(s, c.kernel_size), c.kernel_size, 2))
+        if not places:
             raise TorchcapsError(
                 f"{c.image_size} pixels are too few for two convolutions of {c.kernel_size}."
             )
         self.stem = ConvStack(c.in_channels, (c.channels, c.channels), c.kernel_size, (1, 2))
         # torch.export makes a GraphModule, where the name `code` is taken
-        self.narrow = nn.Linear(c.channels * side * side, c.units)
+        self.narrow = nn.Linear(c.channels * places, c.units)
         self.decoder = MLPDecoder(c.units, c.hidden, c.image_shape)
 
     @property

@@ -1,6 +1,7 @@
 """What every model shares: its configuration, its named intermediates, its methods."""
 
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import KW_ONLY, asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -10,30 +11,41 @@ from torch.nn import functional as F
 
 from torchcaps.errors import TorchcapsError
 from torchcaps.layers import Capsules
-from torchcaps.models.hub import download, model_card, upload, write_folder
+from torchcaps.models.heads import reset_classes
+from torchcaps.models.hub import download, model_card, preprocessing, upload, write_folder
 from torchcaps.models.predicting import Answer, Pictures, predict
 
-SIZES = ("in_channels", "image_size", "num_classes")
+SIZES = ("in_channels", "image_size", "image_width", "num_classes")
 """Fields of a configuration that the data decides."""
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """Fields of every family; training fills these three from the data set."""
+    """Fields of every family; training fills these from the data set."""
 
     family: ClassVar[str] = ""
     revision: ClassVar[int] = 1
     """Raised when a change of the family's code changes what its recipes measure."""
+    oblong: ClassVar[bool] = False
+    """Whether the family takes images that are not square."""
     in_channels: int = 1
     """Channels of the images."""
     image_size: int = 28
-    """Side of the images in pixels."""
+    """Side of the images in pixels; of oblong ones the height."""
     num_classes: int = 10
     """Number of classes."""
+    _: KW_ONLY
+    image_width: int = 0
+    """Width of the images in pixels; 0: as their height."""
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
-        return self.in_channels, self.image_size, self.image_size
+        return self.in_channels, self.image_size, self.image_width or self.image_size
+
+    def places(self, out: Callable[[int], int]) -> int:
+        """Positions of a map, where `out` says what convolutions leave of a side; 0: nothing."""
+        _, height, width = self.image_shape
+        return max(0, out(height)) * max(0, out(width))
 
 
 def _letters(letters: str, what: str, default: Any = None) -> Any:
@@ -108,6 +120,7 @@ class CapsuleModel(nn.Module):
     decoder: nn.Module | None
     record: dict[str, Any] | None = None
     """The measured numbers of the run that these weights come from, where known."""
+    _num_features: int | None = None
     class_names: tuple[str, ...] = ()
     """Names of the classes that it was trained on, in the order of its logits, where known."""
 
@@ -122,6 +135,8 @@ class CapsuleModel(nn.Module):
         `bound` (of a generative model), `parts` (that templates draw), `segments` (which points
         belong together).
         """
+        if not self.config.num_classes:
+            return frozenset()
         decoder = {"decode", "redraw"} if self.decoder is not None else set()
         return frozenset({"logits"} | decoder)
 
@@ -137,7 +152,44 @@ class CapsuleModel(nn.Module):
 
     def encode(self, images: Tensor, *, coupling: bool = False) -> Output:
         """Everything up to the last layer of capsules. images [B,C,H,W] in [0,1]"""
-        raise NotImplementedError
+        features = self.forward_features(images)
+        return self.answer(features, coupling) if self.provides else Output(features=features)
+
+    def forward_features(self, images: Tensor) -> Tensor:
+        """Feature maps before the capsules. images [B,C,H,W] -> [B,C,H,W]"""
+        features = self.encode(images).features
+        if features is None:
+            raise TorchcapsError(f"A {self.config.family} has no feature maps.")
+        return features
+
+    def answer(self, features: Tensor, coupling: bool = False) -> Output:
+        """What capsules and classes make of feature maps [B,C,H,W]."""
+        raise TorchcapsError(f"A {self.config.family} does not answer from feature maps alone.")
+
+    def forward_head(self, features: Tensor, pre_logits: bool = False) -> Tensor:
+        """Logits of feature maps; pre_logits: their means over positions. [B,C,H,W] -> [B,N]"""
+        if pre_logits or not self.config.num_classes:
+            return features.flatten(2).mean(2)
+        logits = self.answer(features).logits
+        if logits is None:
+            raise TorchcapsError(f"A {self.config.family} like this one knows no classes.")
+        return logits
+
+    @property
+    def num_features(self) -> int:
+        """Channels of the feature maps."""
+        if self._num_features is None:
+            training = self.training
+            with torch.no_grad():
+                images = torch.zeros(1, *self.config.image_shape)
+                found = self.eval().forward_features(images.to(next(self.parameters()).device))
+            self._num_features = found.shape[1]
+            self.train(training)
+        return self._num_features
+
+    def reset_classifier(self, num_classes: int) -> None:
+        """New classes on the same features; 0: the features alone."""
+        reset_classes(self, num_classes)
 
     def decode(self, poses: Tensor, labels: Tensor | None = None) -> Tensor:
         """Draw from the poses of the last layer; a conditional decoder sees the labelled ones.
@@ -184,12 +236,15 @@ class CapsuleModel(nn.Module):
     def save_pretrained(self, folder: str | Path) -> None:
         """Weights as safetensors, the configuration as JSON, and a model card."""
         config = {"family": self.config.family, **asdict(self.config)}
+        config["preprocessing"] = preprocessing(*self.config.image_shape)
         if self.class_names:
             config["classes"] = list(self.class_names)
         write_folder(Path(folder), self, config, self.model_card())
 
     def model_card(self) -> str:
-        return model_card(self.config.family, asdict(self.config), self.num_parameters, self.record)
+        config = {**asdict(self.config), "classes": ", ".join(self.class_names)}
+        config["preprocessing"] = preprocessing(*self.config.image_shape)
+        return model_card(self.config.family, config, self.num_parameters, self.record)
 
     def push_to_hub(self, repository: str, **options: Any) -> str:
         """Upload to a repository of the Hugging Face hub, which is made if need be. -> its URL"""

@@ -33,6 +33,7 @@ from torchcaps.models.registry import register
 @dataclass(frozen=True)
 class CapsNetConfig(ModelConfig):
     family: ClassVar[str] = "capsnet"
+    oblong: ClassVar[bool] = True
     backbone: Literal["conv", "resnet"] = "conv"
     """One convolution, or the residual blocks of `inverted`; then primary capsules at stride 1."""
     channels: int = 256
@@ -64,14 +65,14 @@ class CapsNet(CapsuleModel):
         super().__init__()
         self.config = c = config
         self.conditional, self.squashed = c.reconstruction == "conditional", c.squash
-        channels, side, stride = c.channels, conv_out(c.image_size, c.kernel_size), 2
+        channels, stride, narrowed = c.channels, 2, lambda side: conv_out(side, c.kernel_size)
         self.stem: nn.Module = ConvStack(c.in_channels, (c.channels,), c.kernel_size, (1,))
         if c.backbone == "resnet":
             blocks = ResNetStack(c.in_channels, ((64, 3), (128, 4)))
             self.stem = nn.Sequential(Normalise(c.in_channels), blocks)
-            channels, side, stride = blocks.out_channels, blocks.out_side(c.image_size), 1
-        side = conv_out(side, c.kernel_size, stride)
-        if side < 1:
+            channels, stride, narrowed = blocks.out_channels, 1, blocks.out_side
+        places = c.places(lambda side: conv_out(narrowed(side), c.kernel_size, stride))
+        if not places:
             raise TorchcapsError(
                 f"{c.image_size} pixels are too few for two convolutions of {c.kernel_size}; "
                 "give a smaller kernel_size."
@@ -79,7 +80,7 @@ class CapsNet(CapsuleModel):
         self.primary = PrimaryCaps(channels, c.num_types, c.in_dim, c.kernel_size, stride, c.squash)
         routing = "uniform" if c.routing == "none" else c.routing
         self.classes = DenseCaps(
-            side * side * c.num_types,
+            places * c.num_types,
             c.in_dim,
             c.num_classes,
             c.out_dim,
@@ -89,9 +90,11 @@ class CapsNet(CapsuleModel):
         if c.reconstruction != "none":
             self.decoder = MLPDecoder(c.num_classes * c.out_dim, c.hidden, c.image_shape)
 
-    def encode(self, images: Tensor, *, coupling: bool = False) -> Output:
+    def forward_features(self, images: Tensor) -> Tensor:
         self.check_images(images)
-        features = self.stem(images)
+        return self.stem(images)
+
+    def answer(self, features: Tensor, coupling: bool = False) -> Output:
         primary = Capsules(self.primary(features))
         if self.classes.router.activations:
             primary = primary._replace(activations=safe_norm(primary.poses))

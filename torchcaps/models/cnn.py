@@ -20,6 +20,7 @@ from torchcaps.models.registry import register
 @dataclass(frozen=True)
 class CNNConfig(ModelConfig):
     family: ClassVar[str] = "cnn"
+    oblong: ClassVar[bool] = True
     kind: Literal["cifar", "multi", "multi-fc", "resnet18"] = "cifar"
     """Which of the networks above."""
     channels: int = 1024
@@ -47,7 +48,7 @@ class CNN(CapsuleModel):
                 nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8 * wide, c.num_classes)
             )
         elif c.kind == "cifar":
-            if c.image_size < 8:
+            if min(c.image_shape[1:]) < 8:
                 raise TorchcapsError(f"{c.image_size} pixels are too few: it halves them 3 times.")
             pooled = nn.AvgPool2d(2)
             self.stem = nn.Sequential(
@@ -57,18 +58,20 @@ class CNN(CapsuleModel):
                 nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(wide, c.num_classes)
             )
         else:
-            side = ((c.image_size + 1) // 2 - 3) // 2 + 1 - 2
-            if side < 1:
+            places = c.places(lambda side: ((side + 1) // 2 - 3) // 2 + 1 - 2)
+            if not places:
                 raise TorchcapsError(f"{c.image_size} pixels are too few for three convolutions.")
             self.stem = nn.Sequential(*first, *_block(wide, wide, 2, 0), *_block(wide, wide, 1, 0))
             inside = [nn.Conv2d(wide, c.hidden, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
             if c.kind == "multi-fc":
-                inside = [nn.Flatten(), nn.Linear(wide * side * side, c.hidden)]
+                inside = [nn.Flatten(), nn.Linear(wide * places, c.hidden)]
             self.head = nn.Sequential(*inside, nn.Linear(c.hidden, c.num_classes))
 
-    def encode(self, images: Tensor, *, coupling: bool = False) -> Output:
+    def forward_features(self, images: Tensor) -> Tensor:
         self.check_images(images)
-        features = self.stem(self.normalise(images))
+        return self.stem(self.normalise(images))
+
+    def answer(self, features: Tensor, coupling: bool = False) -> Output:
         return Output(logits=self.head(features), features=features)
 
 

@@ -27,20 +27,24 @@ from torchcaps.models.base import CapsuleModel, ModelConfig, Output, mask_capsul
 from torchcaps.models.registry import register
 
 
-def _side(config: "ConvNetConfig | ConvNetRConfig", strides: tuple[int, ...]) -> int:
-    side = config.image_size
-    for stride in strides:
-        side = conv_out(side, config.kernel_size, stride)
-    if side < 1:
+def _places(config: "ConvNetConfig | ConvNetRConfig", strides: tuple[int, ...]) -> int:
+    def left(side: int) -> int:
+        for stride in strides:
+            side = conv_out(side, config.kernel_size, stride)
+        return side
+
+    places = config.places(left)
+    if not places:
         raise TorchcapsError(
             f"{config.image_size} pixels are too few for kernels of {config.kernel_size}."
         )
-    return side
+    return places
 
 
 @dataclass(frozen=True)
 class ConvNetConfig(ModelConfig):
     family: ClassVar[str] = "convnet"
+    oblong: ClassVar[bool] = True
     channels: tuple[int, ...] = (256, 256, 128)
     """Channels of the convolutions."""
     strides: tuple[int, ...] = (1, 1, 1)
@@ -61,17 +65,19 @@ class ConvNet(CapsuleModel):
         self.stem = ConvStack(
             config.in_channels, config.channels, config.kernel_size, config.strides
         )
-        side = _side(config, config.strides)
-        units = config.channels[-1] * (1 if config.pool == "average" else side * side)
+        places = _places(config, config.strides)
+        units = config.channels[-1] * (1 if config.pool == "average" else places)
         modules: list[nn.Module] = []
         for out_units in config.hidden:
             modules += [nn.Linear(units, out_units), nn.ReLU()]
             units = out_units
         self.head = nn.Sequential(*modules, nn.Linear(units, config.num_classes))
 
-    def encode(self, images: Tensor, *, coupling: bool = False) -> Output:
+    def forward_features(self, images: Tensor) -> Tensor:
         self.check_images(images)
-        features = self.stem(images)
+        return self.stem(images)
+
+    def answer(self, features: Tensor, coupling: bool = False) -> Output:
         units = features.mean((2, 3)) if self.pool == "average" else features.flatten(1)
         return Output(logits=self.head(units), features=features)
 
@@ -79,6 +85,7 @@ class ConvNet(CapsuleModel):
 @dataclass(frozen=True)
 class ConvNetRConfig(ModelConfig):
     family: ClassVar[str] = "convnet-r"
+    oblong: ClassVar[bool] = True
     channels: int = 256
     """Channels of both convolutions."""
     kernel_size: int = 9
@@ -103,21 +110,22 @@ class ConvNetR(CapsuleModel):
         self.in_dim, self.out_dim = config.in_dim, config.out_dim
         if config.squash and not config.conditional:
             raise TorchcapsError("squash=True needs conditional=True: lengths are class scores.")
-        side = _side(config, (1, 2))
+        places = _places(config, (1, 2))
         self.stem = ConvStack(config.in_channels, (config.channels,), config.kernel_size, (1,))
         self.conv = nn.Conv2d(config.channels, config.channels, config.kernel_size, 2)
         num_units = config.num_classes * config.out_dim
-        self.units = nn.Linear(config.channels * side * side, num_units)
+        self.units = nn.Linear(config.channels * places, num_units)
         self.head = None if config.conditional else nn.Linear(num_units, config.num_classes)
         self.decoder = MLPDecoder(num_units, config.hidden, config.image_shape)
 
-    def encode(self, images: Tensor, *, coupling: bool = False) -> Output:
+    def forward_features(self, images: Tensor) -> Tensor:
         self.check_images(images)
         features = self.conv(self.stem(images))
         if self.squash:
-            features = squash(features.unflatten(1, (-1, self.in_dim)), 2).flatten(1, 2)
-        else:
-            features = features.relu()
+            return squash(features.unflatten(1, (-1, self.in_dim)), 2).flatten(1, 2)
+        return features.relu()
+
+    def answer(self, features: Tensor, coupling: bool = False) -> Output:
         groups = self.units(features.flatten(1)).unflatten(1, (-1, self.out_dim))
         groups = squash(groups) if self.squash else groups
         logits, lengths = self._claims(groups)
@@ -164,11 +172,14 @@ class ConvNetModern(CapsuleModel):
         head = nn.Linear(c.channels[-1], c.num_classes)
         self.head = nn.Sequential(nn.Dropout(c.dropout), head)
 
-    def encode(self, images: Tensor, *, coupling: bool = False) -> Output:
+    def forward_features(self, images: Tensor) -> Tensor:
         self.check_images(images)
-        features = self.stem(self.views(images))
-        pooled = max_pool(features).unflatten(0, (images.shape[0], -1)).max(1).values
-        return Output(self.head(pooled), features=features[:: self.views.num_views])
+        return self.stem(self.views(images)).unflatten(0, (images.shape[0], -1)).flatten(1, 2)
+
+    def answer(self, features: Tensor, coupling: bool = False) -> Output:
+        views = features.unflatten(1, (self.views.num_views, -1))
+        pooled = max_pool(views.flatten(0, 1)).unflatten(0, views.shape[:2]).max(1).values
+        return Output(self.head(pooled), features=views[:, 0])
 
 
 register("convnet-fc", ConvNet, ConvNetConfig(), "LeNet-like baseline of the CapsNet paper")

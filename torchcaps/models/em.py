@@ -35,6 +35,7 @@ from torchcaps.models.registry import register
 @dataclass(frozen=True)
 class EMCapsNetConfig(ModelConfig):
     family: ClassVar[str] = "em-capsnet"
+    oblong: ClassVar[bool] = True
     backbone: Literal["conv5", "conv4", "resnet"] = "conv5"
     """One 5x5 convolution; the 4x4 one with BatchNorm, or residual blocks, of `inverted`."""
     channels: int = 64
@@ -53,7 +54,7 @@ class EMCapsNet(CapsuleModel):
         self.config = c = config
         primary, first, second = c.num_types
         dim = c.pose_side**2
-        channels, side = c.channels, conv_out(c.image_size, 5, 2)
+        channels, narrowed = c.channels, lambda side: conv_out(side, 5, 2)
         if c.backbone == "conv5":
             self.stem: nn.Module = ConvStack(c.in_channels, (c.channels,), 5, (2,))
         else:
@@ -61,9 +62,9 @@ class EMCapsNet(CapsuleModel):
             if c.backbone == "conv4":
                 stem = ConvStem(c.in_channels, c.channels, 4, norm=True)
             self.stem = nn.Sequential(Normalise(c.in_channels), stem)
-            channels, side = stem.out_channels, stem.out_side(c.image_size)
-        side = conv_out(conv_out(side, 3, 2), 3)
-        if side < 1:
+            channels, narrowed = stem.out_channels, stem.out_side
+        places = c.places(lambda side: conv_out(conv_out(narrowed(side), 3, 2), 3))
+        if not places:
             raise TorchcapsError(f"{c.image_size} pixels are too few for three layers of windows.")
         self.primary = PrimaryCaps(channels, primary, dim, 1, 1, squash=False)
         self.active = nn.Conv2d(channels, primary, 1)
@@ -72,13 +73,15 @@ class EMCapsNet(CapsuleModel):
         self.second = ConvCaps(first, dim, second, dim, 3, 1, routing=em, matrix=True)
         last = EM(c.num_iters, std=0.1, final_lambda=0.0025)
         self.classes = DenseCaps(
-            side * side * second, dim, c.num_classes, dim,
+            places * second, dim, c.num_classes, dim,
             routing=last, shared=second, matrix=True, coordinates=True,
         )  # fmt: skip
 
-    def encode(self, images: Tensor, *, coupling: bool = False) -> Output:
+    def forward_features(self, images: Tensor) -> Tensor:
         self.check_images(images)
-        features = self.stem(images)
+        return self.stem(images)
+
+    def answer(self, features: Tensor, coupling: bool = False) -> Output:
         active = self.active(features).sigmoid().permute(0, 2, 3, 1)
         layers = [Capsules(self.primary(features), active)]
         for layer in (self.first, self.second, self.classes):

@@ -1,6 +1,7 @@
 """A model as a file for other programs, and the proof that the file answers like the model."""
 
 import logging
+import warnings
 from pathlib import Path
 from typing import Literal
 
@@ -24,16 +25,18 @@ def export(model: CapsuleModel, file: Path, kind: Format = "onnx") -> float:
     model = model.cpu().eval()
     batch = torch.export.Dim("batch", min=1, max=4096)
     example = torch.rand(2, *model.config.image_shape)
-    program = torch.export.export(model, (example,), dynamic_shapes=({0: batch},))
     file.parent.mkdir(parents=True, exist_ok=True)
-    if kind == "torch":
-        torch.export.save(program, file)
-        loaded = torch.export.load(file).module()
+    with warnings.catch_warnings():  # of torch, about torch's own code
+        warnings.filterwarnings("ignore", ".*LeafSpec", FutureWarning)
+        program = torch.export.export(model, (example,), dynamic_shapes=({0: batch},))
+        if kind == "torch":
+            torch.export.save(program, file)
+            loaded = torch.export.load(file).module()
 
-        def answers(images: Tensor) -> list[Tensor]:
-            return _leaves(loaded(images))
-    else:
-        answers = _written_onnx(program, file)
+            def answers(images: Tensor) -> list[Tensor]:
+                return _leaves(loaded(images))
+        else:
+            answers = _written_onnx(program, file)
     worst = 0.0
     with torch.no_grad():
         for size in BATCHES:

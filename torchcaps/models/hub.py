@@ -16,6 +16,15 @@ CHOSEN = {"val": "validation", "test": "test"}
 """The split that chose an epoch, in words."""
 
 
+def preprocessing(channels: int, height: int, width: int) -> str:
+    """How `predict` makes an image of a picture, in words: the same for every model."""
+    colours = {1: "grey", 3: "RGB"}.get(channels, f"{channels} channels")
+    return (
+        f"upright, scaled until it covers {height}x{width} (height x width), its middle, "
+        f"{colours}, values from 0 to 1"
+    )
+
+
 def write_folder(folder: Path, model: nn.Module, config: dict[str, Any], card: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     weights = {name: t.detach().cpu().contiguous() for name, t in model.state_dict().items()}

@@ -17,6 +17,7 @@ the passes to converge; the output's `residual` says how near they came.
 """
 
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import ClassVar, Literal
 
 import torch
@@ -41,6 +42,7 @@ from torchcaps.routing import Solver, fixed_point
 @dataclass(frozen=True)
 class InvertedConfig(ModelConfig):
     family: ClassVar[str] = "inverted"
+    oblong: ClassVar[bool] = True
     backbone: str = "simple"
     """simple (one convolution), resnet, resnet-wide, or timm:NAME."""
     channels: int = 128
@@ -86,6 +88,11 @@ class InvertedOutput(Output):
     )
 
 
+def _left(side: int, window: tuple[int, int]) -> int:
+    """What a window (kernel, stride) leaves of a side."""
+    return conv_out(side, *window)
+
+
 class Inverted(CapsuleModel):
     def __init__(self, config: InvertedConfig):
         super().__init__()
@@ -94,7 +101,8 @@ class Inverted(CapsuleModel):
             raise TorchcapsError(f"num_iters={c.num_iters}: there is at least the first pass.")
         self.normalise = Normalise(c.in_channels)
         self.backbone = make_backbone(c.backbone, c.in_channels, c.channels)
-        side = conv_out(self.backbone.out_side(c.image_size), c.primary_kernel, c.primary_stride)
+        windows = ((c.primary_kernel, c.primary_stride), *zip(c.kernels, c.strides, strict=True))
+        places = c.places(lambda side: reduce(_left, windows, self.backbone.out_side(side)))
         self.primary = PrimaryCaps(
             self.backbone.out_channels, c.num_types, c.pose_dim,
             c.primary_kernel, c.primary_stride, squash=False, bias=False,
@@ -111,10 +119,9 @@ class Inverted(CapsuleModel):
                     routing=router, matrix=c.matrix,
                 )
             )  # fmt: skip
-            side = conv_out(side, kernel, stride)
-        if side < 1:
+        if not places:
             raise TorchcapsError(f"{c.image_size} pixels are too few for these windows.")
-        children = side * side * c.num_types
+        children = places * c.num_types
         for parents in (*c.dense, c.num_classes):
             dense = DenseCaps(
                 children, c.pose_dim, parents, c.pose_dim, routing=router, matrix=c.matrix
@@ -126,9 +133,11 @@ class Inverted(CapsuleModel):
         self.head = nn.Linear(c.pose_dim, 1)
         self.solver = Solver()
 
-    def encode(self, images: Tensor, *, coupling: bool = False) -> Output:
+    def forward_features(self, images: Tensor) -> Tensor:
         self.check_images(images)
-        features = self.backbone(self.normalise(images))
+        return self.backbone(self.normalise(images))
+
+    def answer(self, features: Tensor, coupling: bool = False) -> Output:
         primary = Capsules(self.primary_norm(self.primary(features)))
         layers, residual = self.route(primary, coupling)
         logits = self.head(layers[-1].poses).squeeze(-1)

@@ -148,7 +148,9 @@ class MCAE(CapsuleModel):
 
     @property
     def provides(self) -> frozenset[str]:
-        return frozenset({"draw"} if self.options.stage == "pretrain" else {"logits"})
+        if self.options.stage == "pretrain":
+            return frozenset({"draw"})
+        return frozenset({"logits"} if self.config.num_classes else ())
 
     def tokens(self, images: Tensor, rows: Tensor | None = None) -> Tensor:
         """images [B,C,H,W] -> what the backbone makes of the patches in `rows` [B,V,C']"""
@@ -170,19 +172,31 @@ class MCAE(CapsuleModel):
             layers.append(Capsules(made, active, shares))
         return layers
 
+    def forward_features(self, images: Tensor) -> Tensor:
+        self.check_images(images)
+        return self.tokens(images, None).mT.unflatten(2, (self.side, self.side))
+
+    def answer(self, features: Tensor, coupling: bool = False) -> MCAEOutput:
+        return self._answer(features.flatten(2).mT, features, None, coupling)
+
     def encode(
         self, images: Tensor, rows: Tensor | None = None, *, coupling: bool = False
     ) -> MCAEOutput:
         """Capsules of the patches in `rows` [B,V]; None: all of them."""
-        self.check_images(images)
-        tokens = self.tokens(images, rows)
-        layers = self.capsules(tokens, coupling)
-        features = masked = None
         if rows is None:
-            features = tokens.mT.unflatten(2, (self.side, self.side))
-        else:
-            every = torch.ones(rows.shape[0], self.length, dtype=torch.bool, device=rows.device)
-            masked = every.scatter(1, rows, False)
+            features = self.forward_features(images)
+            whole = self.provides  # no classes: the features alone
+            return self.answer(features, coupling) if whole else MCAEOutput(features=features)
+        self.check_images(images)
+        every = torch.ones(rows.shape[0], self.length, dtype=torch.bool, device=rows.device)
+        return self._answer(
+            self.tokens(images, rows), None, every.scatter(1, rows, False), coupling
+        )
+
+    def _answer(
+        self, tokens: Tensor, features: Tensor | None, masked: Tensor | None, coupling: bool
+    ) -> MCAEOutput:
+        layers = self.capsules(tokens, coupling)
         if self.options.stage == "pretrain":
             return MCAEOutput(features=features, layers=tuple(layers), masked=masked)
         classes = self.classes(layers[-1].poses, layers[-1].activations, coupling=coupling)

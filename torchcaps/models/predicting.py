@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from torchcaps.data.folder import read_image
+from torchcaps.data.pictures import read_images as read_files
 from torchcaps.errors import TorchcapsError
 
 if TYPE_CHECKING:
-    from torchcaps.models.base import CapsuleModel
+    from torchcaps.models.base import CapsuleModel, Output
 
 Pictures = Tensor | str | Path | Sequence[str | Path]
 """Images [B,C,H,W] in [0,1], or files."""
@@ -27,12 +27,21 @@ def read_images(model: "CapsuleModel", files: Iterable[str | Path]) -> Tensor:
 
     -> [B,C,H,W] in [0,1], on the model's device
     """
-    channels, size, _ = model.config.image_shape
+    channels, *size = model.config.image_shape
     if channels not in (1, 3):
         raise TorchcapsError(f"This model takes {channels} channels, which no picture has.")
     mode = "L" if channels == 1 else "RGB"
-    images = torch.stack([read_image(Path(f).expanduser(), size, mode) for f in files])
+    images, _ = read_files([Path(f).expanduser() for f in files], (size[0], size[1]), mode)
     return images.to(next(model.parameters()).device).float() / 255
+
+
+def chances(output: "Output") -> Tensor:
+    """Probabilities of the classes: what capsules claim, as shares of all claims, or a softmax."""
+    if output.scores is not None:
+        claimed = output.scores.float().clamp(min=1e-12)
+        return claimed / claimed.sum(1, keepdim=True)
+    assert output.logits is not None
+    return output.logits.float().softmax(1)
 
 
 @torch.no_grad()
@@ -49,12 +58,11 @@ def predict(model: "CapsuleModel", images: Pictures, top: int = 5) -> list[list[
         images = read_images(model, files)
     training = model.training
     model.eval()
-    logits = model(images).logits
+    found = chances(model.encode(images))
     model.train(training)
-    assert logits is not None
-    chances, places = logits.float().softmax(1).topk(min(top, logits.shape[1]), 1)
-    names = model.class_names or tuple(str(n) for n in range(logits.shape[1]))
+    found, places = found.topk(min(top, found.shape[1]), 1)
+    names = model.class_names or tuple(str(n) for n in range(model.config.num_classes))
     return [
         [Answer(names[place], chance) for place, chance in zip(*row, strict=True)]
-        for row in zip(places.tolist(), chances.tolist(), strict=True)
+        for row in zip(places.tolist(), found.tolist(), strict=True)
     ]

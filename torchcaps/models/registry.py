@@ -2,7 +2,7 @@
 
 import dataclasses
 import fnmatch
-import json
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -10,9 +10,10 @@ from typing import Any, get_type_hints
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from torchcaps.errors import TorchcapsError, nearest
+from torchcaps.errors import Misused, TorchcapsError, nearest
 from torchcaps.models.base import CapsuleModel, ModelConfig
-from torchcaps.typed import check
+from torchcaps.models.heads import drop_classes
+from torchcaps.typed import check, read_object
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ def list_models(pattern: str = "*") -> list[str]:
 def model_config(name: str, **overrides: Any) -> ModelConfig:
     """The configuration that a name stands for, with fields replaced."""
     if name not in _MODELS:
-        raise TorchcapsError(f"There is no model {name!r}. {nearest(name, list(_MODELS))}")
+        raise Misused(f"There is no model {name!r}. {nearest(name, list(_MODELS))}")
     return _replace(_MODELS[name].config, overrides, name)
 
 
@@ -54,15 +55,39 @@ def create_model(name: str, **overrides: Any) -> CapsuleModel:
 
 
 def build(config: ModelConfig) -> CapsuleModel:
-    return _FAMILIES[config.family][0](config)  # pyright: ignore[reportCallIssue]
+    kind = _FAMILIES[config.family][0]
+    if config.image_width not in (0, config.image_size) and not config.oblong:
+        raise TorchcapsError(
+            f"A {config.family} takes square images, not {config.image_size}x{config.image_width}."
+        )
+    if config.num_classes:
+        return _made(kind, config)
+    model = _made(kind, dataclasses.replace(config, num_classes=1))
+    if "logits" in model.provides:
+        drop_classes(model)
+    return model
+
+
+def _made(kind: Any, config: ModelConfig) -> CapsuleModel:
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", "Initializing zero-element")  # a layer of nothing
+            return kind(config)
+    except (
+        RuntimeError, ValueError, TypeError, ArithmeticError, IndexError, MemoryError, UserWarning,
+    ) as error:  # fmt: skip
+        reason = str(error).split("\n")[0]
+        raise TorchcapsError(
+            f"A {config.family} cannot be made with these fields ({reason})."
+        ) from None
 
 
 def config_from_dict(values: dict[str, Any]) -> ModelConfig:
     """The reverse of {"family": …, **asdict(config)}, as JSON gives it back."""
     values = dict(values)
     family = values.pop("family", None)
-    if family not in _FAMILIES:
-        raise TorchcapsError(
+    if not isinstance(family, str) or family not in _FAMILIES:
+        raise Misused(
             f"There is no model family {family!r}. {nearest(str(family), list(_FAMILIES))}"
         )
     return _replace(_FAMILIES[family][1](), values, family)
@@ -72,10 +97,11 @@ def from_folder(folder: str | Path) -> CapsuleModel:
     """A model that `save_pretrained` wrote (or the hub serves), of whatever family."""
     folder = Path(folder)
     try:
-        values = json.loads((folder / "config.json").read_text())
+        values = read_object(folder / "config.json")
     except (OSError, ValueError) as error:
         raise TorchcapsError(f"{folder}: no readable config.json ({error}).") from None
-    classes = values.pop("classes", []) if isinstance(values, dict) else []
+    classes: Any = values.pop("classes", [])
+    values.pop("preprocessing", None)  # words for people
     model = build(config_from_dict(values))
     if not isinstance(classes, list) or not all(isinstance(name, str) for name in classes):
         raise TorchcapsError(f"{folder}: classes in its config.json are not a list of names.")
@@ -92,7 +118,7 @@ def _replace(config: ModelConfig, overrides: dict[str, Any], name: str) -> Model
     fields = {f.name for f in dataclasses.fields(config)}
     for key in overrides:
         if key not in fields:
-            raise TorchcapsError(f"{name!r} has no field {key!r}. {nearest(key, list(fields))}")
+            raise Misused(f"{name!r} has no field {key!r}. {nearest(key, list(fields))}")
     hints = get_type_hints(type(config))
     plain = {k: check(hints[k], v, f"{name}: {k}") for k, v in overrides.items()}
     return dataclasses.replace(config, **plain)

@@ -22,6 +22,7 @@ from torchcaps.routing import Window
 @dataclass(frozen=True)
 class SRCapsNetConfig(ModelConfig):
     family: ClassVar[str] = "sr-capsnet"
+    oblong: ClassVar[bool] = True
     num_layers: int = 2
     """Layers of capsules: 1 is the class capsules alone."""
     num_types: int = 32
@@ -44,7 +45,7 @@ class SRCapsNet(CapsuleModel):
         self.types = c.num_types
         stem = ResNetStack(c.in_channels, tuple((c.channels * 2**n, 3) for n in range(3)))
         self.stem = nn.Sequential(Normalise(c.in_channels), stem)
-        width, size, side = stem.out_channels, c.num_types * c.dim, stem.out_side(c.image_size)
+        width, size = stem.out_channels, c.num_types * c.dim
         self.poses = nn.Sequential(_conv(width, size), nn.BatchNorm2d(size))
         self.active = nn.Sequential(_conv(width, c.num_types), nn.BatchNorm2d(c.num_types))
         self.layers, self.norms = nn.ModuleList(), nn.ModuleList()
@@ -52,13 +53,15 @@ class SRCapsNet(CapsuleModel):
             caps = (c.num_types, c.dim, c.num_types, c.dim)
             self.layers.append(ConvCaps(*caps, 3, 2, 1, routing=SelfRouting(c.route_std)))
             self.norms.append(TokenNorm(size))
-            side = Window(3, 2, 1).out(side)
-        children = side * side * c.num_types
+        places = c.places(lambda side: _left(stem.out_side(side), c.num_layers - 1))
+        children = places * c.num_types
         self.classes = ClassCaps(children, c.dim, c.num_classes, c.route_std or 0.01)
 
-    def encode(self, images: Tensor, *, coupling: bool = False) -> Output:
+    def forward_features(self, images: Tensor) -> Tensor:
         self.check_images(images)
-        features = self.stem(images)
+        return self.stem(images)
+
+    def answer(self, features: Tensor, coupling: bool = False) -> Output:
         poses = self.poses(features).permute(0, 2, 3, 1).unflatten(3, (self.types, -1))
         active = self.active(features).sigmoid().permute(0, 2, 3, 1)
         layers = [Capsules(poses, active)]
@@ -74,6 +77,13 @@ class SRCapsNet(CapsuleModel):
         scores = found[:, 0]
         classes = Capsules(no_poses, scores, None if shares is None else shares[:, 0])
         return Output(scores.clamp_min(1e-8).log(), scores, features, (*layers, classes))
+
+
+def _left(side: int, layers: int) -> int:
+    """What so many layers of windows leave of a side."""
+    for _ in range(layers):
+        side = Window(3, 2, 1).out(side)
+    return side
 
 
 def _conv(in_channels: int, out_channels: int) -> nn.Conv2d:

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from torchcaps.errors import TorchcapsError, require
+from torchcaps.errors import TorchcapsError, known_to_timm, require
 from torchcaps.layers import Normalise
 from torchcaps.models.base import CapsuleModel, ModelConfig, Output
 from torchcaps.models.registry import register
@@ -28,6 +28,7 @@ class TimmNet(CapsuleModel):
         super().__init__()
         self.config = c = config
         timm = require("timm", "timm")
+        known_to_timm(c.network)
         sizes = {"img_size": c.image_size, "patch_size": c.patch_size} if c.patch_size else {}
         self.normalise = Normalise(c.in_channels)
         try:
@@ -37,13 +38,15 @@ class TimmNet(CapsuleModel):
         except (RuntimeError, TypeError) as error:
             raise TorchcapsError(f"timm cannot make {c.network!r}: {error}") from None
 
-    def encode(self, images: Tensor, *, coupling: bool = False) -> Output:
+    def forward_features(self, images: Tensor) -> Tensor:
         self.check_images(images)
-        features = self.body.forward_features(self.normalise(images))
+        return self.body.forward_features(self.normalise(images))
+
+    def answer(self, features: Tensor, coupling: bool = False) -> Output:
         return Output(logits=self.body.forward_head(features), features=features)
 
     def representations(self, images: Tensor) -> dict[str, Tensor]:
-        features = self.body.forward_features(self.normalise(images))
+        features = self.forward_features(images)
         return {"features": self.body.forward_head(features, pre_logits=True)}
 
 

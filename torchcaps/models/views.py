@@ -58,15 +58,17 @@ class ViewCapsNet(CapsuleModel):
         )  # fmt: skip
         self.head = nn.Linear(c.dim, 1)
 
-    def encode(self, images: Tensor, *, coupling: bool = False) -> Output:
+    def forward_features(self, images: Tensor) -> Tensor:
         self.check_images(images)
-        features = self.stem(self.views(images))
-        pooled = self.dropout(max_pool(features))
-        views = Capsules(pooled.reshape(images.shape[0], -1, self.dim))
+        return self.stem(self.views(images)).unflatten(0, (images.shape[0], -1)).flatten(1, 2)
+
+    def answer(self, features: Tensor, coupling: bool = False) -> Output:
+        seen = features.unflatten(1, (self.views.num_views, -1))
+        pooled = self.dropout(max_pool(seen.flatten(0, 1)))
+        views = Capsules(pooled.reshape(features.shape[0], -1, self.dim))
         classes = self.classes(views.poses, coupling=coupling)
         logits = self.head(classes.poses).squeeze(-1)
-        own = features[:: self.views.num_views]  # of the image as it is
-        return Output(logits, features=own, layers=(views, classes))
+        return Output(logits, features=seen[:, 0], layers=(views, classes))
 
 
 register(

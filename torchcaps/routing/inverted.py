@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from torchcaps.errors import TorchcapsError
 from torchcaps.routing.dynamic import check_iterations
 from torchcaps.routing.step import MEMORY_BUDGET, FusedStep, Impl, by_rows, use_kernel
 from torchcaps.routing.uniform import uniform_routing
@@ -53,7 +54,14 @@ def inverted_attention_step(
     poses [B,H,W,I,D], parents [B,H',W',J,E] -> sums [B,H',W',J,E], coupling [B,H',W',K*K*I,J],
     which the kernels return without gradients.
     """
-    if not use_kernel(impl, poses, weight, window):
+    fused = use_kernel(impl, poses, weight, window)
+    if parents is not None:
+        places = [] if window is None else [window.out(n) for n in poses.shape[1:3]]
+        size = poses.shape[-1] // weight.shape[2] * weight.shape[3]
+        needed = [poses.shape[0], *places, weight.shape[1], size]
+        if list(parents.shape) != needed:
+            raise TorchcapsError(f"parents have shape {list(parents.shape)}; needed is {needed}.")
+    if not fused:
         if parents is None:  # a sum of votes, and none of them need be formed
             options = {"window": window, "coupling": coupling, "impl": "reference"}
             return uniform_routing(poses, weight, squash=False, budget=budget, **options)

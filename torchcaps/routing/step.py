@@ -36,6 +36,8 @@ def _why_not(poses: Tensor, weight: Tensor, window: Window) -> str:
         return f"the poses are on {poses.device.type}, and Triton needs a GPU"
     if torch.float64 in (poses.dtype, weight.dtype):
         return "the kernels compute in float32, and these tensors are float64"
+    if not poses.shape[0]:
+        return "the batch is empty"
     if not poses.numel() or not weight.numel():
         return "there are no capsules"
     _, out_caps, in_dim, out_dim = weight.shape
@@ -53,10 +55,28 @@ def _why_not(poses: Tensor, weight: Tensor, window: Window) -> str:
     return ""
 
 
+def _check_kinds(poses: Tensor, weight: Tensor, window: Window | None) -> None:
+    """References and kernels take the same tensors, so neither casts what the other refuses."""
+    wanted = 3 if window is None else 5
+    if poses.dim() != wanted:
+        shape = "[B,I,D]" if window is None else "[B,H,W,I,D] with a window"
+        raise TorchcapsError(f"poses have shape {list(poses.shape)}; routing needs {shape}.")
+    if not poses.is_floating_point() or not weight.is_floating_point():
+        raise TorchcapsError(
+            f"poses of {poses.dtype} and transforms of {weight.dtype}: routing needs floats."
+        )
+    if poses.dtype != weight.dtype and not torch.is_autocast_enabled(poses.device.type):
+        raise TorchcapsError(
+            f"poses of {poses.dtype} and transforms of {weight.dtype}: give both one type, or use "
+            "torch.autocast."
+        )
+
+
 def use_kernel(impl: Impl, poses: Tensor, weight: Tensor, window: Window | None) -> bool:
     """Whether the fused step runs; `impl="triton"` on what it cannot do raises with the reason."""
     if impl not in ("auto", "reference", "triton"):
         raise TorchcapsError(f"impl={impl!r}: it is auto, reference or triton.")
+    _check_kinds(poses, weight, window)
     children = poses.shape[-2] * (1 if window is None else window.kernel**2)
     check_sizes(children, poses.shape[-1], weight)
     if impl == "reference" or (impl == "auto" and poses.device.type != "cuda"):

@@ -2,7 +2,7 @@
 
     checkpoints/00001234/weights.safetensors    the task with its model
                          training.safetensors   optimiser, average, best weights, RNG, losses
-                         state.json             step, best value, sha256 of the two files
+                         state.json             step, best value, sha256 of all three files
 
 No pickle: tensors in safetensors, the rest in JSON.
 """
@@ -37,6 +37,8 @@ class State:
     finished: bool = False
     metrics_bytes: int = 0
     """Length of metrics.jsonl at this step; lines after it are cut off on resume."""
+    metrics_sum: str = ""
+    """The sha256 of so much of it."""
     seconds: float = 0.0
     """Time spent in training, over all resumes."""
 
@@ -128,6 +130,15 @@ def _bytes(tensors: dict[str, Tensor]) -> bytes:
     return safetensors.torch.save({name: t.contiguous() for name, t in tensors.items()})
 
 
+def _summed(values: dict[str, Any]) -> bytes:
+    """As JSON, with the sum of all of it."""
+    return json.dumps({**values, "sum": _sum(values)}).encode()
+
+
+def _sum(values: dict[str, Any]) -> str:
+    return sha256(json.dumps(values, sort_keys=True).encode())
+
+
 def save(
     folder: Path, state: State, weights: dict[str, Tensor], training: dict[str, Tensor]
 ) -> None:
@@ -142,7 +153,7 @@ def save(
             "training.safetensors": _bytes(training),
         }
         sums = {name: sha256(data) for name, data in files.items()}
-        files["state.json"] = json.dumps({**asdict(state), "sha256": sums}).encode()
+        files["state.json"] = _summed({**asdict(state), "sha256": sums})
         for name, data in files.items():
             write_atomic(temporary / name, data)
         if final.exists():  # the same step again: the old one stays until the new one is there
@@ -173,6 +184,8 @@ def load(path: Path) -> tuple[State, dict[str, Tensor], dict[str, Tensor]]:
     """One checkpoint, checked byte for byte."""
     try:
         values: dict[str, Any] = json.loads((path / "state.json").read_text())
+        if values.pop("sum") != _sum(values) or values["step"] != int(path.name):
+            raise TorchcapsError(f"{path / 'state.json'} is damaged: its sha256 has changed.")
         sums = values.pop("sha256")
         tensors = []
         for name in ("weights.safetensors", "training.safetensors"):
@@ -181,8 +194,29 @@ def load(path: Path) -> tuple[State, dict[str, Tensor], dict[str, Tensor]]:
                 raise TorchcapsError(f"{path / name} is damaged: its sha256 has changed.")
             tensors.append(safetensors.torch.load(data))
         return State(**values), tensors[0], tensors[1]
-    except (OSError, ValueError, KeyError, TypeError, safetensors.SafetensorError) as error:
+    except (
+        OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError,
+        safetensors.SafetensorError,
+    ) as error:  # fmt: skip
         raise TorchcapsError(f"{path} is damaged ({type(error).__name__}: {error}).") from None
+
+
+def tidy(folder: Path) -> None:
+    """What a kill left in a folder that no process trains: the old one of a step whose new one was
+    not there yet comes back, all else goes.
+    """
+    for path in folder.glob("*.old") if folder.is_dir() else ():
+        if not (folder / path.stem).exists():
+            os.replace(path, folder / path.stem)
+    for path in [*folder.glob("*.old"), *folder.glob("*.tmp")] if folder.is_dir() else ():
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def forget_from(folder: Path, step: int) -> None:
+    """Checkpoints of a step and later go, unless there would be none: their weights are bad."""
+    bad = [path for path in numbered(folder) if int(path.name) >= step]
+    for path in bad if len(bad) < len(numbered(folder)) else ():
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def load_last(folder: Path) -> tuple[State, dict[str, Tensor], dict[str, Tensor], list[str]]:

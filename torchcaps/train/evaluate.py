@@ -12,7 +12,9 @@ from typing import Any, Literal
 import torch
 
 from torchcaps.analysis.measures import Told, prepare, take_all
+from torchcaps.analysis.mistakes import summary
 from torchcaps.data import Dataset, Split
+from torchcaps.data.dataset import named_as, whole
 from torchcaps.errors import TorchcapsError
 from torchcaps.train.load import data_of, load, other_data
 from torchcaps.train.recipe import Recipe
@@ -53,31 +55,42 @@ def open_run(folder: Path) -> tuple[Recipe, Task]:
     return recipe, task.to(best_device()).eval()
 
 
+Which = Literal["test", "val", "train", "all"]
+
+
 def evaluate_run(
-    folder: Path,
-    data: str = "",
-    split: Literal["train", "val", "test"] = "test",
-    root: Path | None = None,
+    folder: Path, data: str = "", split: Which = "test", root: Path | None = None
 ) -> dict[str, Any]:
-    """Numbers of the run's task, by its chosen weights, on one split of any data of its size."""
+    """Numbers of the run's task, by its chosen weights, on one split of any data of its size.
+
+    Classes are matched by name. Of one label an image: also each class, who is taken for whom, and
+    the worst mistakes.
+    """
     recipe, task = open_run(folder)
-    name = data or recipe.data.name
+    model, name = task.model, data or recipe.data.name
     loaded = data_of(other_data(recipe.data, name), root)
-    if loaded.image_shape != task.model.config.image_shape:
+    if loaded.image_shape != model.config.image_shape:
         raise TorchcapsError(
-            f"{name} has images {loaded.image_shape}, the model takes "
-            f"{task.model.config.image_shape}."
+            f"{name} has images {loaded.image_shape}, the model takes {model.config.image_shape}."
         )
+    labelled = type(task).needs_labels
+    if labelled and not loaded.classes:
+        raise TorchcapsError(f"{name} has no labels: torchcaps predict says what its images show.")
+    if labelled and model.class_names:
+        loaded = named_as(loaded, model.class_names)
     if split == "train" and loaded.render is not None:
         raise TorchcapsError(
             f"{name}: its training images are drawn afresh; evaluate on val or test."
         )
-    loaded = loaded.to(best_device())
+    part: Split = whole(loaded) if split == "all" else getattr(loaded, split)
+    part = part.to(best_device())
     with arithmetic(recipe):
-        lines = task_lines(task, name, loaded, split)
-    numbers = {line["metric"]: line["value"] for line in lines}
-    count = len(getattr(loaded, split))
-    return {"run": str(folder), "data": name, "split": split, "n": count, "numbers": numbers}
+        numbers = task.evaluate(part)
+        more = {}
+        if labelled and part.labels.ndim == 1 and "logits" in model.provides:
+            more = summary(model, part, loaded.classes)
+    facts = {"run": str(folder), "recipe": recipe.name, "seed": recipe.seed, "data": name}
+    return {**facts, "split": split, "n": len(part), "numbers": numbers, **more}
 
 
 def measure_run(

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from torchcaps.analysis.measures import take_all
+from torchcaps.data.source import sha256_file
 from torchcaps.errors import TorchcapsError
 from torchcaps.train import checkpoint
 from torchcaps.train.evaluate import arithmetic, task_lines
@@ -84,6 +85,7 @@ def finish(training: Training, command: str = "") -> dict[str, Any]:
     if training.chief:
         task.model.record, task.model.class_names = record, parts.data.classes
         task.model.save_pretrained(run.model)
+        record["weights_sha256"] = sha256_file(run.model / "model.safetensors")
         if recipe.record:
             append_record(record, Path("results"))
         text = json.dumps(record, indent=2) + "\n"

@@ -7,6 +7,7 @@ from typing import Literal
 from torchcaps.data import Dataset
 from torchcaps.data import load as load_data
 from torchcaps.data.dataset import hold_fewer, keep_per_class
+from torchcaps.data.source import sha256_file
 from torchcaps.errors import TorchcapsError
 from torchcaps.models import CapsuleModel, from_folder
 from torchcaps.models.registry import build
@@ -53,8 +54,15 @@ def load(source: str | Path, which: Which = "chosen") -> CapsuleModel:
 
 def _of_run(run: Run, which: Which) -> CapsuleModel:
     if which == "chosen" and run.record_file.exists():
+        record = run.record()
+        weights = run.model / "model.safetensors"
+        wanted = record.get("weights_sha256", "")
+        if wanted and weights.is_file() and sha256_file(weights) != wanted:
+            raise TorchcapsError(
+                f"{weights} is damaged: its sha256 is not that of the run's record."
+            )
         model = from_folder(run.model)
-        model.record = run.record()
+        model.record = record
         return model
     model = build(run.recipe().model)
     _, weights, training, _ = checkpoint.load_last(run.checkpoints)

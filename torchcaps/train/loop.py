@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +14,22 @@ from rich.console import Console
 
 from torchcaps.analysis.figure import save_figure
 from torchcaps.analysis.views import get_view
+from torchcaps.data.given import as_dataset
+from torchcaps.data.registry import shared_loads
 from torchcaps.errors import Interrupted
 from torchcaps.train import checkpoint
 from torchcaps.train.finish import finish
 from torchcaps.train.progress import TrainingProgress
-from torchcaps.train.recipe import Recipe
+from torchcaps.train.recipe import Recipe, differences
 from torchcaps.train.record import environment
 from torchcaps.train.registry import identity, marked
 from torchcaps.train.run import Run, claimed
 from torchcaps.train.setup import set_up
 from torchcaps.train.tasks import Task
 from torchcaps.train.training import Training
+
+LARGE = 50_000_000
+"""Parameters that no network of the papers has."""
 
 
 def _pictured(rounds: int) -> set[int]:
@@ -84,22 +90,24 @@ def _reached(training: Training) -> bool:
 
 
 @contextmanager
-def _ctrl_c() -> Iterator[threading.Event]:
-    """An event that Ctrl-C sets, in place of an exception amid a step."""
+def _stopped() -> Iterator[threading.Event]:
+    """An event that Ctrl-C sets, or a scheduler's TERM or HUP, in place of an end amid a step."""
     asked = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield asked
         return
-    previous = signal.signal(signal.SIGINT, lambda *_: asked.set())
+    caught = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    previous = {number: signal.signal(number, lambda *_: asked.set()) for number in caught}
     try:
         yield asked
     finally:
-        signal.signal(signal.SIGINT, previous)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
 def train_to_end(training: Training, command: str = "") -> dict[str, Any]:
     """Train to the end, test the chosen model once, write the record."""
-    with _ctrl_c() as asked:
+    with _stopped() as asked:
         _steps(training, asked)
     return finish(training, command)
 
@@ -138,12 +146,21 @@ def _steps(training: Training, asked: threading.Event) -> None:
                 raise Interrupted(str(training.run.folder))
 
 
-def fit(recipe: Recipe, out: str | Path | None = None, *, quiet: bool = False) -> Run:
+def fit(
+    recipe: Recipe, out: str | Path | None = None, *, data: Any = None, quiet: bool = False
+) -> Run:
     """Run a recipe to its end: `torchcaps.fit(torchcaps.Recipe(epochs=3)).record()`.
 
-    out: the folder of the run; default: runs/<recipe>-s<seed>. quiet: show no progress
+    out: the folder of the run; default: runs/<recipe>-s<seed>. data: in place of the recipe's, as
+    `data.as_dataset` takes it: (images, labels), a torch Dataset, an iterable of (image, label).
+    quiet: show no progress
     """
-    return start(recipe, Path(out) if out else None, None if quiet else Console(stderr=True))
+    to, console = Path(out) if out else None, None if quiet else Console(stderr=True)
+    if data is None:
+        return start(recipe, to, console)
+    spec = replace(recipe.data, name="given", root="")
+    with shared_loads((as_dataset(data, seed=spec.seed), spec.seed)):
+        return start(replace(recipe, data=spec), to, console)
 
 
 def start(
@@ -160,27 +177,58 @@ def start(
     folder = str(Run.create(recipe, out, begun).folder) if chief else ""
     run = Run(Path(parts.fabric.broadcast(folder)))
     training = Training(recipe, parts, run, console)
-    if parts.left_out and training.console:
-        names = ", ".join(parts.left_out)
-        training.console.print(f"{parts.data.name} has no labels: {names} cannot be measured.")
+    if training.console:
+        for sentence in _remarks(training):
+            training.console.print(sentence, markup=False, highlight=False)
     with claimed(run.folder, recipe):
         training.save()
         train_to_end(training, command)
     return run
 
 
-def resume(folder: str | Path, console: Console | None = None, command: str = "") -> Run:
-    """Go on from the last checkpoint; a run that had ended is left as it is."""
+def _remarks(training: Training) -> Iterator[str]:
+    """What one should know before the first step."""
+    parts, model = training.parts, training.parts.task.model
+    if parts.begun:
+        yield parts.begun
+    if parts.left_out:
+        names = ", ".join(parts.left_out)
+        yield f"{parts.data.name} has no labels: {names} cannot be measured."
+    if model.num_parameters > LARGE:
+        _, height, width = model.config.image_shape
+        yield (
+            f"This {model.config.family} has {model.num_parameters / 1e6:.0f} million parameters "
+            f"for {height}x{width} images, more than most sets can teach: give a smaller size=."
+        )
+
+
+def resume(
+    folder: str | Path,
+    console: Console | None = None,
+    command: str = "",
+    data: Any = None,
+    recipe: Recipe | None = None,
+) -> Run:
+    """Go on from the last checkpoint; a run that had ended is left as it is.
+
+    data: once more what `fit` was given. recipe: the run's own with another rate or schedule, which
+    is what the record then says
+    """
     run = Run.open(folder)
+    if recipe is not None and not run.record_file.exists():
+        run.change(recipe, differences(recipe, run.recipe()))
     recipe = run.recipe()
+    given = None if data is None else (as_dataset(data, seed=recipe.data.seed), recipe.data.seed)
     if not run.record_file.exists():
-        with claimed(run.folder, recipe):
+        with claimed(run.folder, recipe), shared_loads(given):
             if not run.record_file.exists():  # it may have ended since
                 _take_up(run, recipe, console, command)
     return run
 
 
 def _take_up(run: Run, recipe: Recipe, console: Console | None, command: str) -> None:
+    run.start()  # what cannot be read is said now, not after all the training
+    checkpoint.tidy(run.checkpoints)
     begun = bool(checkpoint.numbered(run.checkpoints))  # else killed before the first: begin again
     # The checkpoint holds every weight, so what it began with may be gone.
     recipe, parts = set_up(recipe, take=not begun)

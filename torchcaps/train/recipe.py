@@ -11,7 +11,7 @@ from torchcaps.models.base import SIZES, ModelConfig
 from torchcaps.models.capsnet import CapsNetConfig
 from torchcaps.models.registry import config_from_dict
 from torchcaps.train.tasks import Classify, TaskConfig, task_config
-from torchcaps.typed import check
+from torchcaps.typed import check, read_object
 
 VERSION = 2
 """Version of the format; a recipe of another version is refused rather than guessed at."""
@@ -132,6 +132,8 @@ class Recipe:
     """A recipe that is trained first, unless `start_from` names a run."""
     start_from: str = ""
     """A finished run (or a saved model) whose weights this one begins with; `--from` for short."""
+    start_partly: bool = False
+    """Whether parts of the model that `start_from` lacks may begin anew."""
     optimiser: OptimiserSpec = field(default_factory=OptimiserSpec)
     schedule: ScheduleSpec = field(default_factory=ScheduleSpec)
     hardware: HardwareSpec = field(default_factory=HardwareSpec)
@@ -154,8 +156,8 @@ class Recipe:
 
 
 FREE = (
-    "seed", "hardware", "checkpoint_seconds", "tensorboard", "record", "start_from", "measures",
-    "watch",
+    "seed", "hardware", "checkpoint_seconds", "tensorboard", "record", "start_from",
+    "start_partly", "measures", "watch",
 )  # fmt: skip
 """Fields that do not make a run another recipe's: where it was run, and what was looked at."""
 NAMES = ("name", "paper", "table", "row", "protocol")
@@ -217,10 +219,25 @@ def save(recipe: Recipe, path: Path) -> None:
 
 def load(path: Path) -> Recipe:
     try:
-        values = json.loads(path.read_text())
+        values = read_object(path)
     except (OSError, ValueError) as error:
         raise TorchcapsError(f"{path}: not a readable recipe ({error}).") from None
     return from_dict(values, str(path))
+
+
+def overlaid(recipe: Recipe, path: Path) -> Recipe:
+    """A recipe with the fields that a JSON file names: all, as a run's recipe.json, or a few."""
+    try:
+        values = read_object(path)
+    except (OSError, ValueError) as error:
+        raise TorchcapsError(f"{path}: not a readable file of fields ({error}).") from None
+    whole = to_dict(recipe)
+    for name, value in values.items():
+        kinds = {k: value.get(k) for k in ("family", "kind")} if isinstance(value, dict) else {}
+        held = whole.get(name)
+        same = isinstance(held, dict) and all(v in (None, held.get(k)) for k, v in kinds.items())
+        whole[name] = {**held, **value} if same and isinstance(value, dict) else value  # pyright: ignore
+    return from_dict({**whole, "name": recipe.name}, str(path))
 
 
 def from_dict(values: dict[str, Any], source: str = "recipe") -> Recipe:

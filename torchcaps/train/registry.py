@@ -11,7 +11,7 @@ from typing import Any
 
 from torchcaps.data.registry import entry
 from torchcaps.data.spec import parse
-from torchcaps.errors import TorchcapsError, nearest
+from torchcaps.errors import Misused, TorchcapsError, nearest
 from torchcaps.train.recipe import Recipe, differences, essence
 from torchcaps.train.run import Run
 from torchcaps.train.tasks import task_class
@@ -55,7 +55,7 @@ def has_protocol(name: str, protocol: str) -> bool:
 
 def get_recipe(name: str, protocol: str = "ours") -> Recipe:
     if name not in _RECIPES:
-        raise TorchcapsError(f"There is no recipe {name!r}. {nearest(name, list(_RECIPES))}")
+        raise Misused(f"There is no recipe {name!r}. {nearest(name, list(_RECIPES))}")
     found = replace(_RECIPES[name](), name=name)
     if protocol == "ours":
         return found

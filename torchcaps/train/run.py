@@ -1,7 +1,9 @@
 """A run is a folder: recipe.json, record.json, metrics.jsonl, checkpoints/, model/, figures/."""
 
+import dataclasses
 import json
 import os
+import re
 import secrets
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -9,10 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from torchcaps.data.source import sha256
 from torchcaps.errors import TorchcapsError, require
 from torchcaps.train import recipe as recipes
 from torchcaps.train.checkpoint import write_atomic
 from torchcaps.train.recipe import Recipe
+from torchcaps.typed import read_object
 
 if TYPE_CHECKING:
     from filelock import FileLock
@@ -20,6 +24,8 @@ if TYPE_CHECKING:
 
 def folder_name(recipe: str, protocol: str, seed: int) -> str:
     """The name of a run in runs/: its recipe, the protocol where it is not ours, the seed."""
+    if not re.fullmatch(r"[\w.-]*", protocol):
+        raise TorchcapsError(f"protocol={protocol!r}: letters, digits and dashes.")
     marked = "" if protocol == "ours" else f"-{protocol}"
     return f"{recipe.replace('/', '-')}{marked}-s{seed}"
 
@@ -87,6 +93,8 @@ class Run:
             raise TorchcapsError(
                 f"{out} holds a run already: torchcaps resume {out}, or another --out."
             )
+        if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):
+            raise TorchcapsError(f"{out} is not empty: give --out a new folder, or an empty one.")
         folder, number = out or Path("runs") / stem, 2
         try:
             while out is None and not _make(folder):
@@ -107,32 +115,62 @@ class Run:
             raise TorchcapsError(f"{folder}: not a run (it has no recipe.json).")
         return run
 
+    def change(self, recipe: Recipe, changes: Iterable[str]) -> None:
+        """Go on with another optimiser or schedule: the recipe and the start say so."""
+        changed = list(changes)
+        wrong = [c for c in changed if not c.startswith(("optimiser.", "schedule."))]
+        if wrong:
+            raise TorchcapsError(f"A run goes on with its own {', '.join(wrong)}: begin another.")
+        if not changed:
+            return
+        begun = self.start()
+        begun["modified"] = [*begun.get("modified", []), *changed]
+        recipe = dataclasses.replace(recipe, protocol="modified") if recipe.paper else recipe
+        for name, values in (("start", begun), ("recipe", recipes.to_dict(recipe))):
+            text = json.dumps(values, indent=2) + "\n"
+            write_atomic(self.folder / f"{name}.json", text.encode())
+
     def start(self) -> dict[str, Any]:
         path = self.folder / "start.json"
-        return json.loads(path.read_text()) if path.exists() else {}
+        try:
+            return read_object(path) if path.exists() else {}
+        except (OSError, ValueError) as error:
+            raise TorchcapsError(f"{path}: damaged ({error}).") from None
 
     def recipe(self) -> Recipe:
         return recipes.load(self.recipe_file)
 
     def record(self) -> dict[str, Any]:
         try:
-            return json.loads(self.record_file.read_text())
-        except OSError:
+            found = read_object(self.record_file)
+            if not isinstance(found.get("results"), list) or "recipe" not in found:
+                raise ValueError("it has no results")
+            return found
+        except FileNotFoundError:
             raise TorchcapsError(
                 f"{self.folder} is not finished: torchcaps resume {self.folder}."
             ) from None
-        except ValueError as error:
-            raise TorchcapsError(f"{self.record_file}: not JSON ({error}).") from None
+        except (OSError, ValueError) as error:
+            raise TorchcapsError(f"{self.record_file}: damaged ({error}).") from None
 
     def metrics(self) -> list[dict[str, Any]]:
         if not self.metrics_file.exists():
             return []
-        return [json.loads(line) for line in self.metrics_file.read_text().splitlines() if line]
+        try:
+            lines = self.metrics_file.read_text().splitlines()
+            return [json.loads(line) for line in lines if line]
+        except (OSError, ValueError) as error:
+            raise TorchcapsError(f"{self.metrics_file}: damaged ({error}).") from None
 
     def log(self, values: dict[str, Any], tensorboard: bool = False) -> None:
         """A line of metrics."""
-        with self.metrics_file.open("a") as file:
-            file.write(json.dumps(values) + "\n")
+        try:
+            with self.metrics_file.open("a") as file:
+                file.write(json.dumps(values) + "\n")
+        except OSError as error:
+            raise TorchcapsError(
+                f"{self.metrics_file}: cannot be written ({error.strerror})."
+            ) from None
         if tensorboard:
             board = require("torch.utils.tensorboard", "tensorboard")
             with board.SummaryWriter(str(self.folder / "tensorboard")) as writer:
@@ -142,6 +180,12 @@ class Run:
 
     def metrics_bytes(self) -> int:
         return self.metrics_file.stat().st_size if self.metrics_file.exists() else 0
+
+    def metrics_sum(self, length: int) -> str:
+        """The sha256 of so many bytes of metrics.jsonl; empty for none."""
+        if not length or not self.metrics_file.exists():
+            return ""
+        return sha256(self.metrics_file.read_bytes()[:length])
 
     def cut_metrics(self, length: int) -> None:
         if self.metrics_bytes() > length:
@@ -179,11 +223,11 @@ def claimed(
 ) -> Iterator[None]:
     """One process at a time trains a folder: another is refused, or says so to `waiting` and waits.
 
-    The claim is a lock that ends with the process; whoever has it may claim again. Processes that
-    train one run together claim nothing, since they would wait for each other.
+    The claim is a lock that ends with the process; whoever has it may claim again. Of processes
+    that train one run together the first claims it.
     """
-    if recipe.hardware.processes > 1:
-        yield
+    if recipe.hardware.processes > 1 and not _first():
+        yield  # the first of them claims for all
         return
     from filelock import Timeout
 
@@ -203,6 +247,14 @@ def claimed(
         yield
     finally:
         lock.release()
+
+
+def _first() -> bool:
+    """Whether this is the first of processes that train together, as launchers number them."""
+    for name in ("RANK", "SLURM_PROCID"):
+        if name in os.environ:
+            return os.environ[name] == "0"
+    return {os.environ.get(name, "0") for name in ("LOCAL_RANK", "NODE_RANK")} == {"0"}
 
 
 def _lock(folder: Path) -> "FileLock":

@@ -15,12 +15,12 @@ from torchcaps.analysis.measures import Taken, prepare, read_measure
 from torchcaps.data import Augment, Dataset, Loader
 from torchcaps.data.registry import shared_loads
 from torchcaps.errors import TorchcapsError
-from torchcaps.models import CapsuleModel
 from torchcaps.models.base import SIZES
 from torchcaps.models.registry import build, models
 from torchcaps.train.load import data_of, load
 from torchcaps.train.optim import make_optimiser
 from torchcaps.train.recipe import Recipe
+from torchcaps.train.starting import take_weights
 from torchcaps.train.tasks import Task, make_task, task_class
 
 
@@ -38,6 +38,8 @@ class Parts:
     left_out: list[str]
     """Measures that need labels, where the data has none."""
     loader: Loader
+    begun: str = ""
+    """Which weights it began with, where these are another run's."""
 
 
 def build_task(recipe: Recipe) -> Task:
@@ -47,14 +49,17 @@ def build_task(recipe: Recipe) -> Task:
 def with_data(recipe: Recipe, data: Dataset) -> Recipe:
     """The model's input and output sizes are the data set's; others cannot be asked for."""
     channels, height, width = data.image_shape
-    if height != width:
-        raise TorchcapsError(f"{data.name}: images of {height}x{width}; models here take squares.")
     if task_class(recipe.task).needs_labels and not data.num_classes:
         raise TorchcapsError(
             f"{data.name} has no labels, and the task {recipe.task.kind!r} needs them; "
             "--task reconstruct and --task masked do not."
         )
-    sizes = dict(zip(SIZES, (channels, height, max(1, data.num_classes)), strict=True))
+    if task_class(recipe.task).needs_labels and data.num_classes == 1:
+        raise TorchcapsError(
+            f"{data.name} has one class, {data.classes[0]!r}: there is nothing to tell apart."
+        )
+    oblong = width if width != height else 0
+    sizes = dict(zip(SIZES, (channels, height, oblong, max(1, data.num_classes)), strict=True))
     for name, size in sizes.items():
         asked = getattr(recipe.model, name)
         usual = {getattr(m.config, name) for m in models() if type(m.config) is type(recipe.model)}
@@ -92,16 +97,6 @@ def seed_process(seed: int, rank: int, step: int = 0) -> None:
     """Random numbers of its own for every process but the first, which keeps those it has."""
     if rank:
         torch.manual_seed((seed * 1_000_003 + rank) * 1_000_003 + step)
-
-
-def take_weights(model: CapsuleModel, source: str) -> int:
-    """Every tensor of the source that has the same name and shape here; says if there is none."""
-    given, own = load(source).state_dict(), model.state_dict()
-    taken = {n: t for n, t in given.items() if n in own and own[n].shape == t.shape}
-    if not any(name in taken for name, _ in model.named_parameters()):
-        raise TorchcapsError(f"{source}: none of its weights fit this model.")
-    model.load_state_dict(taken, strict=False)
-    return len(taken)
 
 
 def channels_last(module: nn.Module) -> None:
@@ -155,21 +150,35 @@ def make_fabric(recipe: Recipe) -> Fabric:
     return fabric
 
 
+RANGES = {
+    "seed": (0, 2**31 - 1), "epochs": (1, 10**6), "steps": (0, 10**9), "batch_size": (1, 10**6),
+    "validate_every": (0, 10**9), "target_accuracy": (0, 1), "checkpoint_seconds": (0, 10**9),
+    "data.seed": (0, 2**31 - 1), "data.held_out": (0, 10**9), "data.per_class": (0, 10**9),
+    "data.cutmix": (0, 1), "optimiser.lr": (0, 1e30), "optimiser.weight_decay": (0, 1e4),
+    "optimiser.momentum": (0, 1), "optimiser.beta": (0, 1), "optimiser.eps": (0, 1),
+    "optimiser.clip": (0, 1e9), "optimiser.ema": (0, 1), "optimiser.accumulate": (1, 10**6),
+    "schedule.warmup": (0, 1), "schedule.gamma": (0, 1e3), "schedule.period": (1, 10**9),
+    "schedule.final": (0, 1), "hardware.num_nodes": (1, 10**5),
+}  # fmt: skip
+"""The least and the most that a number of a recipe may be."""
+
+
+def _check_ranges(recipe: Recipe) -> None:
+    for name, (least, most) in RANGES.items():
+        group, _, field = name.rpartition(".")
+        value = getattr(getattr(recipe, group) if group else recipe, field)
+        if not least <= value <= most:  # not a number is in no range
+            raise TorchcapsError(f"{name}={value}: it must be at least {least} and at most {most}.")
+
+
 def _check(recipe: Recipe) -> None:
-    for name in ("epochs", "batch_size"):
-        if getattr(recipe, name) < 1:
-            raise TorchcapsError(f"{name}={getattr(recipe, name)}: it must be at least 1.")
-    for name in ("steps", "validate_every"):
-        if getattr(recipe, name) < 0:
-            raise TorchcapsError(f"{name}={getattr(recipe, name)}: it must be at least 0.")
+    _check_ranges(recipe)
     if recipe.stop_on == "test" and recipe.protocol == "ours":
         raise TorchcapsError(
             "stop_on=test chooses on the test split: name it, --protocol paper, so that tables can."
         )
     if not 1 <= recipe.optimiser.accumulate <= recipe.batch_size:
         raise TorchcapsError("optimiser.accumulate must lie between 1 and the batch size.")
-    if not 0 <= recipe.data.cutmix <= 1:
-        raise TorchcapsError(f"data.cutmix={recipe.data.cutmix}: a share of images, from 0 to 1.")
 
 
 def set_up(recipe: Recipe, take: bool = True) -> tuple[Recipe, Parts]:
@@ -201,8 +210,10 @@ def set_up(recipe: Recipe, take: bool = True) -> tuple[Recipe, Parts]:
     task.begin(data)
     for taken in (*measures, *watch):
         taken.check(task.model)
+    begun = ""
     if recipe.start_from and take:
-        take_weights(task.model, recipe.start_from)
+        labelled = data.classes if type(task).needs_labels else ()
+        begun = str(take_weights(task.model, recipe.start_from, labelled, recipe.start_partly))
     if recipe.hardware.strategy == "fsdp":  # the optimiser must see the sharded parameters
         module = fabric.setup_module(task)
         optimiser = fabric.setup_optimizers(make_optimiser(task, recipe.optimiser))
@@ -218,5 +229,5 @@ def set_up(recipe: Recipe, take: bool = True) -> tuple[Recipe, Parts]:
         rank=fabric.global_rank,
         world_size=fabric.world_size,
     )
-    made = (fabric, task, module, optimiser, data, measures, watch, left_out, loader)
+    made = (fabric, task, module, optimiser, data, measures, watch, left_out, loader, begun)
     return recipe, Parts(*made)

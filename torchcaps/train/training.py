@@ -142,10 +142,13 @@ class Training:
         where = "one of several processes; run it on one device to see the layer"
         if self.parts.fabric.world_size == 1:
             where = self._replay(bad_step)
+        if self.chief:  # weights that gave this loss are of no use to anybody
+            checkpoint.forget_from(self.run.checkpoints, bad_step)
+        good = next((int(p.name) for p in checkpoint.numbered(self.run.checkpoints)), 0)
         raise TorchcapsError(
             f"The loss became {value} at step {bad_step}, first seen in {where}.\n"
-            f"The last good checkpoint is step {self.state.step} in {self.run.checkpoints}; "
-            "a smaller --optimiser.lr or --optimiser.clip 1 may help."
+            f"The last good checkpoint is step {good}; with a smaller rate it may go on: "
+            f"torchcaps resume {self.run.folder} --optimiser.lr {self.recipe.optimiser.lr / 10:g}"
         )
 
     def _replay(self, bad_step: int) -> str:
@@ -176,6 +179,8 @@ class Training:
     def save(self) -> None:
         """Write a checkpoint, unless the run has gone wrong: it replaces no good one then."""
         parts = self.parts
+        if self.chief and not self.run.recipe_file.exists():
+            raise TorchcapsError(f"{self.run.folder} was deleted or moved while it was trained.")
         if self.state.step and self.history:
             self._check_losses(self.state.step - 1)
         weights = checkpoint.tensors_of(parts.task)
@@ -190,6 +195,7 @@ class Training:
         if parts.fabric.device.type == "cuda":
             training["rng/cuda"] = torch.cuda.get_rng_state(parts.fabric.device)
         self.state.metrics_bytes = self.run.metrics_bytes()
+        self.state.metrics_sum = self.run.metrics_sum(self.state.metrics_bytes)
         if self.chief:
             checkpoint.save(self.run.checkpoints, self.state, weights, training)
         parts.fabric.barrier()
@@ -198,6 +204,8 @@ class Training:
         """Take up the newest whole checkpoint; returns what was wrong with newer ones."""
         parts = self.parts
         self.state, weights, training, problems = checkpoint.load_last(self.run.checkpoints)
+        if self.run.metrics_sum(self.state.metrics_bytes) != self.state.metrics_sum:
+            problems.append(f"{self.run.metrics_file} is not what this run wrote: curves may lie.")
         checkpoint.restore(parts.task, weights)
         checkpoint.restore_optimiser(parts.task, parts.optimiser.optimizer, training)
         if self.average:

@@ -42,7 +42,7 @@ def test_a_soft_choice_bounds_the_sum_from_below():
     torch.testing.assert_close(even, torch.full_like(even, 0.25), atol=1e-4, rtol=0)
 
 
-def test_help_ends_and_objects_come_with_the_seeds(tmp_path):
+def test_help_ends_and_objects_come_with_the_seeds(tmp_path, few_digits):
     run = start(recipe(), tmp_path / "run")
     first, last = run.metrics()
     assert first["train_usage"] > 0 and last["train_usage"] == 0
@@ -51,7 +51,7 @@ def test_help_ends_and_objects_come_with_the_seeds(tmp_path):
     assert "train_usage" not in plain.metrics()[0]
 
 
-def test_a_stopped_run_is_seeded_once(tmp_path, monkeypatch):
+def test_a_stopped_run_is_seeded_once(tmp_path, monkeypatch, few_digits):
     whole = start(recipe(), tmp_path / "whole")
     original = Training.step
     for stop in (2, 3, 5):

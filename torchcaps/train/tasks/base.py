@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from torchcaps.data import Batch, Dataset, Split
-from torchcaps.errors import TorchcapsError, nearest
+from torchcaps.errors import Misused, TorchcapsError, nearest
 from torchcaps.models import CapsuleModel
 
 
@@ -103,7 +103,7 @@ def summaries() -> dict[str, str]:
 
 def task_config(name: Any) -> type[TaskConfig]:
     if not isinstance(name, str) or name not in _TASKS:
-        raise TorchcapsError(f"There is no task {name!r}. {nearest(str(name), list(_TASKS))}")
+        raise Misused(f"There is no task {name!r}. {nearest(str(name), list(_TASKS))}")
     return _TASKS[name][1]
 
 

@@ -1,0 +1,82 @@
+"""Configurations of models that come from elsewhere: a model, or a sentence."""
+
+import json
+import os
+import random
+
+import pytest
+
+import torchcaps
+from torchcaps.errors import TorchcapsError
+from torchcaps.models.registry import from_folder
+from torchcaps.train.recipe import from_dict, load, to_dict
+
+
+@pytest.fixture
+def saved(tmp_path):
+    model = torchcaps.create_model("capsnet-small", channels=4, num_types=2, hidden=(8,))
+    model.save_pretrained(tmp_path / "model")
+    return tmp_path / "model"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"family": []}, {"family": None}, {"family": "os.system"}, {"family": {"a": 1}},
+        {"channels": -1}, {"channels": 10**400}, {"channels": 10**9}, {"channels": 0},
+        {"hidden": [8] * 200_000}, {"hidden": [-1]}, {"hidden": "8"}, {"hidden": [[8]]},
+        {"classes": 3}, {"classes": [1]}, {"image_size": 1}, {"image_size": 10**11},
+        {"kernel_size": 0}, {"routing": "../../x"}, {"unknown": 1}, {"num_classes": -4},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_fields(change, saved):
+    path = saved / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    with pytest.raises(TorchcapsError) as said:
+        from_folder(saved)
+    assert len(str(said.value)) < 1000
+
+
+@pytest.mark.parametrize("text", ["", "[]", "null", "7", "{", "[" * 100_000, '{"a":' * 50_000])
+def test_texts(text, saved, tmp_path):
+    (saved / "config.json").write_text(text)
+    with pytest.raises(TorchcapsError, match="config.json"):
+        from_folder(saved)
+    (tmp_path / "recipe.json").write_text(text)
+    with pytest.raises(TorchcapsError, match="recipe"):
+        load(tmp_path / "recipe.json")
+
+
+def test_a_pipe_does_not_hang(saved):
+    (saved / "config.json").unlink()
+    os.mkfifo(saved / "config.json")
+    with pytest.raises(TorchcapsError, match="not a plain file"):
+        from_folder(saved)
+
+
+def test_a_large_file_is_not_read(saved):
+    with (saved / "config.json").open("r+b") as file:
+        file.truncate(200 * 2**20)
+    with pytest.raises(TorchcapsError, match="more than"):
+        from_folder(saved)
+
+
+VALUES = [None, True, -1, 0, 1, 10**13, 10**400, 1e300, float("nan"), float("inf"), -0.5, "", "x",
+          "../..", "\0", [], {}, [1], ["a"], {"a": 1}, [[[]]], "é" * 5000]  # fmt: skip
+
+
+def test_recipes_of_any_values(tiny_recipe):
+    """Two thousand values in every place of a recipe: a recipe, or a sentence."""
+    plain = to_dict(tiny_recipe)
+    places = [(k,) for k in plain if k != "version"]
+    places += [(k, i) for k, v in plain.items() if isinstance(v, dict) for i in v]
+    chance = random.Random(0)
+    for _ in range(2000):
+        values = json.loads(json.dumps(plain))
+        *group, name = chance.choice(places)
+        (values[group[0]] if group else values)[name] = chance.choice(VALUES)
+        try:
+            from_dict(values, "recipe.json")
+        except TorchcapsError as error:
+            assert len(str(error)) < 20_000

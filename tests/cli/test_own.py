@@ -1,0 +1,166 @@
+"""One's own images on the command line: a model's name is enough, and classes have names."""
+
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import torchcaps
+from torchcaps.cli import main
+from torchcaps.errors import TorchcapsError
+from torchcaps.train.starting import take_weights
+
+COLOURS = {"blue": 2, "green": 1, "red": 0}
+
+
+def paint(folder, names, count=20, size=16):
+    """Folders of noisy pictures in one colour each, which any network learns."""
+    draw = np.random.default_rng(0)
+    for name in names:
+        (folder / name).mkdir(parents=True)
+        for number in range(count):
+            pixels = draw.integers(0, 60, (size, size, 3), dtype=np.uint8)
+            pixels[:, :, COLOURS.get(name, 0)] += 150
+            Image.fromarray(pixels).save(folder / name / f"{number}.png")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def colours(tmp_path_factory):
+    folder = paint(tmp_path_factory.mktemp("colours"), COLOURS)
+    words = ["train", "convnet-avg-small", "--data", f"folder:{folder},size=16", "--epochs", "6",
+             "--model.channels", "8", "8", "--model.kernel-size", "3", "--optimiser.ema", "0",
+             "--optimiser.lr", "0.01"]  # fmt: skip
+    assert main([*words, "--out", str(folder.parent / "colour-run")]) == 0
+    return folder, folder.parent / "colour-run"
+
+
+def test_a_model_on_ones_own_images_says_what_it_chose(colours, tmp_path, capsys):
+    folder, run = colours
+    assert torchcaps.load(run).class_names == ("blue", "green", "red")
+    words = ["train", "convnet-avg-small", "--data", f"folder:{folder},size=24"]
+    assert main([*words, "--epochs", "1", "--out", str(tmp_path / "run")]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    for fact in ("48 images to learn from, 6 to choose, 6 to test, 3 classes, 24x24", "mirrored",
+                 "60 epochs in batches of 4", "as in demo/convnet-avg"):  # fmt: skip
+        assert fact in said
+    assert main(["train", "convnet-avg-small", "--data", f"folder:{folder / 'red'}"]) == 1
+    assert "learns from labels" in capsys.readouterr().err
+
+
+def test_a_set_without_the_first_class_is_scored_by_name(colours, tmp_path, capsys):
+    folder, run = colours
+    assert main(["eval", str(run), "--split", "all", "--json"]) == 0
+    whole = json.loads(capsys.readouterr().out)
+    assert whole["n"] == 60 and whole["numbers"]["accuracy"] > 0.9
+    fewer = paint(tmp_path / "fewer", ("green", "red"))
+    words = ["eval", str(run), "--data", f"folder:{fewer},size=16", "--split", "all"]
+    assert main([*words, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["n"] == 40 and found["numbers"]["accuracy"] > 0.9
+    assert [c["n"] for c in found["classes"]] == [0, 20, 20]
+    assert np.array(found["confusion"]).sum() == 40
+    assert main(words) == 0
+    assert "green" in capsys.readouterr().out
+    other = paint(tmp_path / "other", ("red", "violet"))
+    assert main(["eval", str(run), "--data", f"folder:{other},size=16"]) == 1
+    error = capsys.readouterr().err
+    assert "does not know: violet" in error and "blue, green, red" in error
+
+
+def test_two_runs_are_a_row(colours, capsys):
+    _, run = colours
+    assert main(["eval", str(run), str(run)]) == 0
+    assert "convnet-avg-small, 2 runs: accuracy" in capsys.readouterr().out
+
+
+def test_weights_go_on_by_the_names_of_classes(colours, tmp_path, capsys):
+    folder, run = colours
+    held = torchcaps.load(run)
+    config = {"in_channels": 3, "image_size": 16, "channels": (8, 8), "kernel_size": 3}
+    model = torchcaps.create_model("convnet-avg-small", num_classes=2, **config)
+    begun = take_weights(model, str(run), ("red", "blue"))
+    assert begun.anew == [] and set(begun.fitted) == {"classes matched by name"}
+    head, old = model.state_dict()["head.0.weight"], held.state_dict()["head.0.weight"]
+    assert (head == old[[2, 0]]).all()
+    with pytest.raises(TorchcapsError, match="does not know the classes violet.*--start-partly"):
+        take_weights(model, str(run), ("red", "violet"))
+    begun = take_weights(model, str(run), ("red", "violet"), partly=True)
+    assert begun.anew == ["head.0.weight", "head.0.bias"] and "anew: head.0.weight" in str(begun)
+    grey = torchcaps.create_model(
+        "convnet-avg-small", num_classes=3, **{**config, "in_channels": 1}
+    )
+    begun = take_weights(grey, str(run), held.class_names)
+    assert begun.fitted == {"colours folded": ["stem.0.weight"]}
+    summed = held.state_dict()["stem.0.weight"].sum(1, keepdim=True)
+    assert np.allclose(grey.state_dict()["stem.0.weight"], summed)
+    words = ["train", "convnet-avg-small", "--data", f"folder:{folder},size=16", "--epochs", "1",
+             "--model.channels", "8", "8", "--model.kernel-size", "3"]  # fmt: skip
+    assert main([*words, "--from", str(run), "--out", str(tmp_path / "next")]) == 0
+    assert "Began with 6 tensors" in " ".join(capsys.readouterr().out.split())
+
+
+def test_places_are_interpolated(tmp_path):
+    small = {"width": 8, "depth": 1, "patch_size": 4, "num_caps": 4, "dim": 4, "decoder_dim": 4}
+    first = torchcaps.create_model("mcae-vit", image_size=16, **small)
+    first.save_pretrained(tmp_path)
+    larger = torchcaps.create_model("mcae-vit", image_size=24, **small)
+    begun = take_weights(larger, str(tmp_path))
+    assert begun.fitted == {"places interpolated": ["backbone.places"]}
+    corner = larger.state_dict()["backbone.places"].reshape(6, 6, -1)[::5, ::5]
+    held = first.state_dict()["backbone.places"].reshape(4, 4, -1)[::3, ::3]
+    assert float((corner - held).abs().mean()) < 0.5 * float(held.abs().mean())
+
+
+def test_fields_come_from_a_file(tmp_path, capsys):
+    path = tmp_path / "fields.json"
+    path.write_text(json.dumps({"epochs": 1, "optimiser": {"lr": 0.125}, "batch_size": 2000}))
+    out = tmp_path / "run"
+    words = ["train", "demo/convnet-avg", "--config", str(path), "--measures"]
+    assert main([*words, "--optimiser.ema", "0", "--out", str(out)]) == 0
+    held = json.loads((out / "recipe.json").read_text())
+    assert (held["epochs"], held["batch_size"], held["optimiser"]["lr"]) == (1, 2000, 0.125)
+    assert held["optimiser"]["kind"] == "adam" and held["optimiser"]["ema"] == 0
+    for text, said in (
+        ("[]", "not an object"),
+        ("{", "not a readable"),
+        ('{"epoch": 1}', "epochs"),
+    ):
+        path.write_text(text)
+        assert main(words) == 1
+        assert said in capsys.readouterr().err
+
+
+def test_a_model_is_told_its_size_by_name(colours):
+    _, run = colours
+    import torch
+
+    with pytest.raises(TorchcapsError, match="made for images of 3x16x16.*got 3x16x24"):
+        torchcaps.load(run)(torch.rand(1, 3, 16, 24))
+
+
+@pytest.mark.parametrize("name", ["capsnet-small", "inverted-simple"])
+def test_oblong_images(name, colours, tmp_path, capsys):
+    folder, _ = colours
+    few = ["--epochs", "1", "--batch-size", "24", "--out", str(tmp_path / "run")]
+    assert main(["train", name, "--data", f"folder:{folder},size=24x32", *few]) == 0
+    model = torchcaps.load(tmp_path / "run")
+    assert model.config.image_shape == (3, 24, 32)
+    assert len(model.predict(folder / "red" / "0.png")[0]) == 3
+    assert main(["report", str(tmp_path / "run")]) == 0
+    assert main(["train", "mcae", "--data", f"folder:{folder},size=24x32", *few[:-2]]) == 1
+    assert "takes square images, not 24x32" in capsys.readouterr().err
+
+
+def test_a_model_that_is_too_large_says_so_before_it_trains(colours, tmp_path, capsys, monkeypatch):
+    from torchcaps.train import loop
+
+    monkeypatch.setattr(loop, "LARGE", 1000)
+    folder, _ = colours
+    words = ["train", "capsnet-small", "--data", f"folder:{folder},size=32", "--epochs", "1"]
+    assert main([*words, "--batch-size", "24", "--out", str(tmp_path / "run")]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "million parameters for 32x32 images" in said.partition("epoch 1/1")[0]
+    task = json.loads((tmp_path / "run" / "recipe.json").read_text())["task"]
+    assert task["reconstruction"] == pytest.approx(0.002 * 784 / 3072, rel=0.05)

@@ -1,0 +1,139 @@
+"""CapsuleClassifier behaves as scikit-learn's estimators do; data of Python's own trains a run."""
+
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from sklearn.model_selection import cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import MinMaxScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import torchcaps
+from torchcaps import data
+from torchcaps.errors import TorchcapsError
+from torchcaps.estimator import CapsuleClassifier
+from torchcaps.train.loop import resume
+
+FAILS: dict[str, str] = {}
+"""Checks that are expected to fail, each with its reason."""
+
+
+@parametrize_with_checks(
+    [CapsuleClassifier("convnet-avg-small", epochs=4)], expected_failed_checks=lambda _: FAILS
+)
+def test_scikit_learn_checks(estimator, check):
+    check(estimator)
+
+
+@cache
+def few(count):
+    digits = data.load("digits").train
+    rows = torch.linspace(0, len(digits) - 1, count).long()  # of every class
+    return digits.images[rows, 0].numpy(), digits.labels[rows].numpy()
+
+
+def test_images_of_every_layout_give_the_same_answer():
+    images, labels = few(60)
+    names = np.array([f"digit {n}" for n in labels])
+    made = [
+        CapsuleClassifier("convnet-avg-small", epochs=1).fit(x, names).predict_proba(x)
+        for x in (images, images[..., None], images.reshape(60, -1), images / 255.0)
+    ]
+    for other in made[1:]:
+        np.testing.assert_allclose(other, made[0], atol=1e-4)
+    np.testing.assert_allclose(made[0].sum(1), 1, rtol=1e-5)
+
+
+def test_it_learns_in_a_pipeline():
+    images, labels = few(400)
+    rows = images.reshape(400, -1).astype(float)
+    classifier = make_pipeline(MinMaxScaler(), CapsuleClassifier(epochs=6, lr=3e-3))
+    assert cross_val_score(classifier, rows, labels, cv=2).mean() > 0.5
+    with pytest.raises(ValueError, match="one class"):
+        CapsuleClassifier().fit(images[:3], ["a", "a", "a"])
+
+
+class Pairs(torch.utils.data.Dataset):
+    """As torchvision's are: an image of Pillow and a number."""
+
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, row):
+        from PIL import Image
+
+        images, labels = few(40)
+        return Image.fromarray(images[row]), int(labels[row])
+
+
+def test_data_of_pythons_own():
+    images, labels = few(40)
+    forms = [
+        (images, labels),
+        (torch.from_numpy(images)[:, None], torch.from_numpy(labels)),
+        (images[..., None] / 255.0, labels.tolist()),
+        Pairs(),
+        ((i, n) for i, n in zip(images, labels, strict=True)),
+    ]
+    made = [data.as_dataset(form) for form in forms]
+    for one in made:
+        assert one.image_shape == (1, 28, 28) and one.num_classes == labels.max() + 1
+        assert torch.equal(one.train.images, made[0].train.images)
+        assert torch.equal(one.test.labels, made[0].test.labels)
+    named = data.as_dataset((images, [f"n{n}" for n in labels]), test=(images[:5], ["n1"] * 5))
+    assert named.classes[0] == "n0" and len(named.test) == 5
+    same = data.as_dataset(named)
+    assert same is named
+
+
+@pytest.mark.parametrize(
+    "source, said",
+    [
+        ((np.zeros((4, 8, 8), np.int32), [0, 1, 0, 1]), "uint8, or float"),
+        ((np.full((4, 8, 8), 7.0), [0, 1, 0, 1]), "from 7 to 7"),
+        ((np.zeros((4, 8, 8)), [0, 1, 0]), "4 images and 3 labels"),
+        ((np.zeros((4, 8, 8)), [0, -1, 0, 1]), "whole numbers from 0"),
+        ((np.zeros((4, 8)), [0, 1, 0, 1]), r"give \[N,H,W\]"),
+        ([(np.zeros((8, 8)), 0), (np.zeros((9, 9)), 1)], "several shapes"),
+        (7, "an iterable of"),
+        ([1, 2], "an iterable of"),
+    ],
+    ids=str,
+)
+def test_data_that_cannot_be_taken_is_said(source, said):
+    with pytest.raises(TorchcapsError, match=said):
+        data.as_dataset(source)
+
+
+def test_a_run_on_data_of_pythons_own(tiny_recipe, tmp_path):
+    images, labels = few(300)
+    names = [f"digit {n}" for n in labels]
+    run = torchcaps.fit(tiny_recipe, tmp_path / "run", data=(images, names), quiet=True)
+    model = torchcaps.load(run.folder)
+    assert model.class_names[3] == "digit 3"
+    assert resume(run.folder).record()["recipe"]["data"]["name"] == "given"
+    run.record_file.unlink()
+    with pytest.raises(TorchcapsError, match="hand it over again"):
+        resume(run.folder)
+    assert resume(run.folder, data=(images, names)).record()["results"]
+
+
+def test_a_model_in_ones_own_loop_and_in_lightnings():
+    from lightning_fabric import Fabric
+
+    images, labels = few(32)
+    x, y = torch.from_numpy(images)[:, None] / 255, torch.from_numpy(labels)
+    model = torchcaps.create_model("capsnet-small")
+    optimiser = torch.optim.Adam(model.parameters(), 1e-3)
+    fabric = Fabric(accelerator="cpu")
+    model, optimiser = fabric.setup(model, optimiser)
+    losses = []
+    for _ in range(8):
+        loss = torch.nn.functional.cross_entropy(model(x).logits, y)
+        optimiser.zero_grad()
+        fabric.backward(loss)
+        optimiser.step()
+        losses.append(float(loss.detach()))
+    assert losses[-1] < losses[0]

@@ -1,0 +1,173 @@
+"""Commands that keep results: record them, amend them, run what the tables lack."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from tyro.conf import Positional, arg
+
+from torchcaps.cli.parse import Data, RecipeName, RunId, Runs, Seed, Text
+from torchcaps.cli.saying import RESULTS, Paper, console
+from torchcaps.errors import Misused, TorchcapsError
+
+Tables = Annotated[tuple[str, ...], Positional, arg(metavar="TABLE", help_behavior_hint="")]
+
+
+def record(runs: Runs, /, results: Path = RESULTS, note: Text = "") -> None:
+    """Append finished runs to results/<paper>.jsonl, from which the tables are made.
+
+    For runs that were trained elsewhere, or without --record; a run is never recorded twice.
+
+    Example: torchcaps record runs/robustness-table1-capsnet-s0 --note "other runs shared the GPU"
+
+    Args:
+        runs: Folders of finished runs.
+        results: The folder of the recorded results.
+        note: A remark about these runs, which becomes a line of its own.
+    """
+    from torchcaps.train.results import append_record
+    from torchcaps.train.run import Run
+
+    for folder in runs:
+        console.print(f"{folder}: {append_record(Run.open(folder).record(), results, note)}")
+
+
+def supersede(
+    paper: Paper,
+    /,
+    because: Text,
+    recipe: RecipeName = "",
+    run: RunId = "",
+    seed: Seed = None,
+    data: Data = "",
+    results: Path = RESULTS,
+) -> None:
+    """Say of recorded lines that they count no more; the lines themselves stay as they are.
+
+    Example: torchcaps supersede mcae --recipe mcae/best --because "best has patches of 4 now"
+
+    Args:
+        paper: The short name of the paper.
+        because: The reason, which stands in the amendment.
+        recipe: The recipe whose lines are meant.
+        run: The identity of one run, as its lines have it.
+        seed: The seed of the lines that are meant.
+        data: The data set of the lines that are meant.
+        results: The folder of the recorded results.
+    """
+    match = {"recipe": recipe, "run": run, "seed": seed, "data": data}
+    _amend(paper, "supersede", match, {"because": because}, results)
+
+
+def rename(
+    paper: Paper,
+    data: Annotated[str, Positional, arg(metavar="DATA")],
+    full: Annotated[str, Positional, arg(metavar="FULL-NAME")],
+    /,
+    because: Text,
+    results: Path = RESULTS,
+) -> None:
+    """Give the data set of recorded lines its full name, where a default has changed since.
+
+    Example: torchcaps rename robustness affnist-like:mnist affnist-like:mnist,shift=8 --because "…"
+
+    Args:
+        paper: The short name of the paper.
+        data: The data set as the lines have it.
+        full: The name that says which data set it was.
+        because: The reason, which stands in the amendment.
+        results: The folder of the recorded results.
+    """
+    _amend(paper, "rename", {"data": data}, {"data": full, "because": because}, results)
+
+
+def adopt(paper: Paper, /, results: Path = RESULTS) -> None:
+    """Take recorded lines that do not say which recipe they are of for those of today's recipes.
+
+    They then count in tables until that recipe changes. For results from before lines said so.
+
+    Example: torchcaps adopt robustness
+
+    Args:
+        paper: The short name of the paper.
+        results: The folder of the recorded results.
+    """
+    from torchcaps.experiments.tables import todays_digests
+
+    digests = todays_digests(paper, results)
+    if not digests:
+        raise TorchcapsError(f"Every line of {paper} says which recipe it is of.")
+    _amend(paper, "digests", {"paper": paper}, {"digests": digests}, results)
+
+
+def _amend(paper: str, kind: str, match: Any, facts: dict[str, Any], results: Path) -> None:
+    from torchcaps.train.record import best_device, environment
+    from torchcaps.train.results import amend, results_file
+
+    match = {name: value for name, value in match.items() if value not in ("", None)}
+    if not match:
+        raise Misused("Say which lines: --recipe, --run, --seed or --data.")
+    path = results_file(paper, results)
+    where = environment(best_device())
+    console.print(f"{amend(path, kind, match, facts, where)} lines of {path} are amended.")
+
+
+def reproduce(
+    paper: Paper,
+    tables: Tables = (),
+    /,
+    seeds: int = 3,
+    at_once: int = 1,
+    data_root: Annotated[str, arg(metavar="FOLDER", help_behavior_hint="")] = "",
+    results: Path = RESULTS,
+    dry: bool = False,
+    protocol: str = "ours",
+) -> None:
+    """Run what results/ lacks of a paper's tables, then print them beside the paper's values.
+
+    Runs that were stopped go on where they were; one that fails is named, for the next time.
+
+    Example: torchcaps reproduce robustness table1 --seeds 5 --at-once 4
+
+    Args:
+        paper: The short name of the paper.
+        tables: Some of its tables; default: all.
+        seeds: How many runs every row should have.
+        at_once: How many runs go side by side, on one GPU if they fit.
+        data_root: The folder of the data sets.
+        results: The folder of the recorded results.
+        dry: Whether it only says what would be run.
+        protocol: `paper`: as the paper did it where ours differs, in rows marked so.
+    """
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    from torchcaps.cli.tables import table
+    from torchcaps.experiments.reproduce import missing
+    from torchcaps.experiments.reproduce import reproduce as run_all
+
+    jobs = missing(paper, tables, seeds, results, protocol)
+    if dry:
+        for job in jobs:
+            console.print(job.command, highlight=False)
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
+               TimeElapsedColumn(), TimeRemainingColumn())  # fmt: skip
+    failed = []
+    with Progress(*columns, console=console) as progress:
+        task = progress.add_task(f"{paper} {' '.join(tables)}", total=len(jobs))
+        for done in run_all(jobs, at_once, data_root, results):
+            progress.advance(task)
+            if done.error:
+                failed.append(done)
+                said = f"{done.job.recipe} seed {done.job.seed}: {done.error}"
+                progress.console.print(said, style="yellow", markup=False)
+    for name in tables or (None,):
+        table(paper, name, results=results)
+    if failed:
+        raise TorchcapsError(f"{len(failed)} of {len(jobs)} runs failed; run it again to go on.")

@@ -1,0 +1,127 @@
+"""A classifier as scikit-learn has them: `CapsuleClassifier().fit(X, y).predict(X)`.
+
+It trains in memory, without a run folder; for a record, checkpoints and a report there is
+`torchcaps.fit`.
+"""
+
+from math import isqrt
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor
+from torch.nn import functional as F
+
+from torchcaps.data import Batch
+from torchcaps.experiments.own import like
+from torchcaps.models import CapsuleModel
+from torchcaps.models.predicting import chances
+from torchcaps.models.registry import build, model_config
+from torchcaps.train.optim import make_optimiser
+from torchcaps.train.recipe import OptimiserSpec
+from torchcaps.train.tasks import make_task
+
+SMALLEST = 28
+"""Side of the smallest image that a network is given; smaller ones are enlarged to it."""
+
+
+class CapsuleClassifier(ClassifierMixin, BaseEstimator):
+    """A capsule network on images [N,H,W], [N,H,W,C], or rows of pixels [N,HW].
+
+    model: a name of `torchcaps.list_models()`; epochs, batch_size, lr: of Adam, with a rate that
+    falls to zero; random_state: the seed; device: "auto" takes a GPU where there is one
+    """
+
+    def __init__(
+        self,
+        model: str = "capsnet-small",
+        epochs: int = 20,
+        batch_size: int = 32,
+        lr: float = 1e-3,
+        random_state: int | None = 0,
+        device: str = "auto",
+    ):
+        self.model = model
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.lr = lr
+        self.random_state = random_state
+        self.device = device
+
+    def fit(self, X: Any, y: Any) -> "CapsuleClassifier":
+        """X: images; y: their labels, of any kind"""
+        X, y = validate_data(self, X, y, allow_nd=True, dtype="numeric")  # pyright: ignore
+        check_classification_targets(y)
+        self.classes_, numbers = np.unique(y, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise ValueError("y has one class; a classifier needs two.")
+        numeric = np.asarray(X, np.float64)
+        self.low_, self.high_ = float(numeric.min()), float(numeric.max())
+        images = self._images(X)
+        labels = torch.from_numpy(numbers.astype(np.int64))
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0 if self.random_state is None else self.random_state)
+            self.network_ = self._learn(images, labels)
+        self.n_iter_ = self.epochs
+        return self
+
+    def _learn(self, images: Tensor, labels: Tensor) -> CapsuleModel:
+        device = self._device()
+        channels, side = images.shape[1], images.shape[2]
+        config = model_config(
+            self.model, in_channels=channels, image_size=side, num_classes=len(self.classes_)
+        )
+        task = make_task(build(config), like(config, labelled=True).task).to(device).train()
+        optimiser = make_optimiser(task, OptimiserSpec("adam", self.lr))
+        batch = min(self.batch_size, len(images))
+        steps = len(images) // batch
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, self.epochs * steps)
+        for _ in range(self.epochs):
+            order = torch.randperm(len(images))
+            for rows in order[: steps * batch].split(batch):
+                loss = task(Batch(images[rows].to(device), labels[rows].to(device)))["loss"]
+                optimiser.zero_grad()
+                loss.backward()
+                optimiser.step()
+                schedule.step()
+        return task.model.cpu().eval()
+
+    def _device(self) -> str:
+        if self.device != "auto":
+            return self.device
+        return "cuda" if torch.cuda.is_available() else "cpu"
+
+    def _images(self, X: np.ndarray) -> Tensor:
+        """Any of the layouts as squares [N,C,S,S] in [0,1], by the range that `fit` saw."""
+        values = torch.from_numpy(np.asarray(X, np.float32))
+        if values.ndim == 2:
+            side = isqrt(values.shape[1] - 1) + 1
+            values = F.pad(values, (0, side * side - values.shape[1])).unflatten(1, (side, side))
+        if values.ndim == 3:
+            values = values[..., None]
+        if values.ndim != 4 or values.shape[-1] not in (1, 3):
+            raise ValueError(f"X of shape {tuple(values.shape)}: give [N,H,W] or [N,H,W,C].")
+        values = values.movedim(-1, 1)
+        values = ((values - self.low_) / max(self.high_ - self.low_, 1e-12)).clamp(0, 1)
+        side = max(SMALLEST, *values.shape[2:])
+        if values.shape[2:] != (side, side):
+            values = F.interpolate(values, (side, side), mode="nearest")
+        return values
+
+    @torch.no_grad()
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Probabilities of the classes, in the order of `classes_`. -> [N,Y]"""
+        check_is_fitted(self)
+        X = validate_data(self, X, allow_nd=True, dtype="numeric", reset=False)  # pyright: ignore
+        parts = self._images(X).split(256)
+        return np.concatenate(
+            [chances(self.network_.encode(part)).double().numpy() for part in parts]
+        )
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The likeliest class of each image. -> [N]"""
+        check_is_fitted(self)
+        return self.classes_[self.predict_proba(X).argmax(1)]
