@@ -50,3 +50,11 @@ def test_a_routing_layer_in_a_network_of_ones_own_learns(capsys):
     example = runpy.run_path(str(ROOT / "examples/routing_layer.py"))
     assert example["main"](steps=60) > 0.6
     assert "test digits are right" in capsys.readouterr().out
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore:.*num_workers")
+def test_lightnings_loop_trains_a_model(capsys):
+    example = runpy.run_path(str(ROOT / "examples/lightning_loop.py"))
+    quiet = {"enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu"}
+    assert example["main"](steps=20, **quiet) > 0.4
+    assert "test digits are right" in capsys.readouterr().out

@@ -167,3 +167,16 @@ def test_one_prediction_imports_nothing_that_it_does_not_need(run, pictures):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_mistyped_run_is_told_from_a_model_of_the_hub(tmp_path, monkeypatch, capsys):
+    def nowhere(source):
+        raise OSError
+
+    monkeypatch.setattr(torchcaps.models.CapsuleModel, "from_pretrained", nowhere)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs" / "capsnet-small-s0").mkdir(parents=True)
+    Image.new("L", (28, 28)).save(tmp_path / "x.png")
+    assert main(["predict", "runs/capsnet-smal-s0", "x.png"]) == 1
+    said = capsys.readouterr().err
+    assert "no such folder" in said and "capsnet-small-s0" in said

@@ -8,7 +8,7 @@ from torchcaps.data import Dataset
 from torchcaps.data import load as load_data
 from torchcaps.data.dataset import hold_fewer, keep_per_class
 from torchcaps.data.source import sha256_file
-from torchcaps.errors import TorchcapsError
+from torchcaps.errors import TorchcapsError, nearest
 from torchcaps.models import CapsuleModel, from_folder
 from torchcaps.models.registry import build
 from torchcaps.train import checkpoint
@@ -46,10 +46,11 @@ def load(source: str | Path, which: Which = "chosen") -> CapsuleModel:
         )
     try:
         return CapsuleModel.from_pretrained(str(source)).eval()
-    except OSError as error:
-        raise TorchcapsError(
-            f"{source}: not here, and the hub gave {type(error).__name__}."
-        ) from None
+    except OSError:
+        beside = [p.name for p in folder.parent.iterdir()] if folder.parent.is_dir() else []
+        near = nearest(folder.name, beside, most=0)
+        said = f"{source}: there is no such folder, and the hub gives no such model."
+        raise TorchcapsError(f"{said} {near}".strip()) from None
 
 
 def _of_run(run: Run, which: Which) -> CapsuleModel:
