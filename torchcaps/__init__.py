@@ -141,6 +141,7 @@ number; rooms of one number do not import each other.
     tables          a paper's table, filled from results
     demo            two small runs for a newcomer
     own             a recipe for a model and one's own images
+    zoo             small models of the embedded digits, whose weights come along
     chain           pretraining before a recipe that needs it
     reproduce       the runs that a paper's tables still lack
     robustness      Capsule Network is Not More Robust than Convolutional Network

@@ -1,6 +1,6 @@
 """Recipes by name, and the papers' tables."""
 
-from torchcaps.experiments import demo, generative, inverted, mcae, robustness, sparse
+from torchcaps.experiments import demo, generative, inverted, mcae, robustness, sparse, zoo
 from torchcaps.experiments.tables import cells, get_table, list_tables
 from torchcaps.train.registry import get_recipe, recipes
 
@@ -16,4 +16,5 @@ __all__ = [
     "recipes",
     "robustness",
     "sparse",
+    "zoo",
 ]
