@@ -71,6 +71,7 @@ number; rooms of one number do not import each other.
     hub             a model as a folder, and on the hub
     heads           classes taken off a model, and put on again
     predicting      from pictures to names
+    tracing         every pass of every routing
     exporting       a model as a file for other programs
     registry        models by name
     capsnet         CapsNet and its five switches

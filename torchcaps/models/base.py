@@ -14,6 +14,7 @@ from torchcaps.layers import Capsules
 from torchcaps.models.heads import reset_classes
 from torchcaps.models.hub import download, model_card, preprocessing, upload, write_folder
 from torchcaps.models.predicting import Answer, Pictures, predict
+from torchcaps.models.tracing import Passes, trace_layers
 
 SIZES = ("in_channels", "image_size", "image_width", "num_classes")
 """Fields of a configuration that the data decides."""
@@ -221,6 +222,12 @@ class CapsuleModel(nn.Module):
         if output.features is not None:
             found["features"] = output.features.flatten(2).mean(2)
         return {**found, "pixels": images.flatten(1)}
+
+    def trace(self, images: Tensor) -> tuple[Passes, ...]:
+        """Parents and coupling of every layer that routes, lowest first, after each of its passes;
+        the last pass of each is what `encode` gives. Empty where nothing routes.
+        """
+        return trace_layers(self, images)
 
     def predict(self, images: Pictures, top: int = 5) -> list[list[Answer]]:
         """The likeliest classes of each image: `model.predict("photo.jpg")[0][0].name`.

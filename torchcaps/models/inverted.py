@@ -16,7 +16,8 @@ with the gradient of the implicit function, so that memory does not grow with pa
 the passes to converge; the output's `residual` says how near they came.
 """
 
-from dataclasses import dataclass, field
+import copy
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import ClassVar, Literal
 
@@ -36,6 +37,7 @@ from torchcaps.layers import (
 from torchcaps.layers.stem import conv_out
 from torchcaps.models.base import CapsuleModel, ModelConfig, Output, register_output
 from torchcaps.models.registry import register
+from torchcaps.models.tracing import Passes
 from torchcaps.routing import Solver, fixed_point
 
 
@@ -173,6 +175,27 @@ class Inverted(CapsuleModel):
                 below, own = before[number].poses, before[number + 1].poses
                 layers[number + 1] = self.attend(number, below, own, its_last)
         return layers[1:], None
+
+    @torch.no_grad()
+    def trace(self, images: Tensor) -> tuple[Passes, ...]:
+        """Layer n of N takes its pass t in forwards of t + N - n passes and more, and takes no more
+        passes than the scores can show: so forwards of 1, 2, … passes give them all.
+        """
+        iters = self.options.num_iters
+        if not self.concurrent:
+            return super().trace(images)
+        if iters == "converged":
+            return tuple((layer,) for layer in self.encode(images, coupling=True).layers[1:])
+        found: list[list[Capsules]] = [[] for _ in self.layers]
+        last = len(self.layers) - 1
+        for count in range(1, iters + 1):
+            other = copy.copy(self)
+            other.options = replace(self.options, num_iters=count)
+            layers = other.encode(images, coupling=True).layers[1:]
+            for number, layer in enumerate(layers):
+                if len(found[number]) < max(1, count - (last - number)):
+                    found[number].append(layer)
+        return tuple(map(tuple, found))
 
     def attend(
         self, number: int, poses: Tensor, parents: Tensor | None, coupling: bool = False
