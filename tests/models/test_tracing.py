@@ -1,4 +1,4 @@
-"""Passes of routing: the last is the forward's, bit for bit, and each is what so many passes give."""
+"""Passes of routing: the last is the forward's, bit for bit, each what so many passes give."""
 
 from dataclasses import replace
 
