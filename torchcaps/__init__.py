@@ -74,6 +74,7 @@ number; rooms of one number do not import each other.
     tracing         every pass of every routing
     exporting       a model as a file for other programs
     registry        models by name
+    zoo             weights that come along
     capsnet         CapsNet and its five switches
     convnet         the ConvNets beside it
     cnn             the CNNs beside inverted attention
@@ -156,7 +157,13 @@ number; rooms of one number do not import each other.
     generative      Capsule Networks: A Generative Probabilistic Perspective
         setting, table1, figure4, best, constellations
 8 explorer          what one looks at in a browser
-    report
+    report          one HTML file about runs
+    shelf           models that can be explored, by an id
+    questions       what a page may ask of a model: tensors in, tensors out
+    wire            tensors as bytes
+    guard           who may ask, and how much
+    jobs            accuracy curves in the background
+    server          the page and its answers on this machine
 9 estimator         a classifier as scikit-learn has them
 9 cli               the command line
     commands        the table of commands, and words to functions
@@ -165,6 +172,7 @@ number; rooms of one number do not import each other.
     recording       commands that keep results
     showing         commands that show
     using           commands that use a trained model
+    exploring       the command that opens a page
     tables          the papers' tables in a terminal and as Markdown
     saying          where commands print
     parse           tyro's parsing with errors of one or two lines
@@ -172,6 +180,7 @@ number; rooms of one number do not import each other.
     catalog         what can be listed, kept in a file
     docs            tables in README and docs, made by the program
     reference       pages of every public name, from docstrings
+    keep            a finished run into the zoo
 
 Letters: B batch · C,H,W channels, height, width · I children, J parents · D child pose size,
 E parent pose size · R rows of a matrix pose · T iterations · N data-set size · Y classes ·

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 SHOWN_CLASSES = 5
 
 
-def _received(output: Output) -> tuple[Tensor, Tensor]:
+def received_by(output: Output) -> tuple[Tensor, Tensor]:
     """Coupling [I,J] of the last layer for the first image, and its map [J,H,W]; see routing_map"""
     if len(output.layers) < 2 or output.coupling is None:
         raise TorchcapsError("This model has no routing to show.")
@@ -44,7 +44,7 @@ def routing_map(model: CapsuleModel, image: Tensor) -> tuple[np.ndarray, np.ndar
     image [C,H,W] -> coupling [I,J], map [J,H',W'] (what each parent receives from each position)
     """
     model.eval()
-    coupling, received = _received(model.encode(image[None], coupling=True))
+    coupling, received = received_by(model.encode(image[None], coupling=True))
     return coupling.float().cpu().numpy(), received.float().cpu().numpy()
 
 
@@ -96,7 +96,7 @@ class Where(View):
         if reason:
             return reason
         try:
-            coupling, _ = _received(model.encode(self._image(data)[None], coupling=True))
+            coupling, _ = received_by(model.encode(self._image(data)[None], coupling=True))
         except TorchcapsError as error:
             return str(error)
         if bool((coupling == coupling.flatten()[0]).all()):
@@ -108,7 +108,7 @@ class Where(View):
         image = self._image(data)
         output = model.encode(image[None], coupling=True)
         assert output.logits is not None
-        _, received = _received(output)
+        _, received = received_by(output)
         likeliest = output.logits[0].argsort(descending=True)[:SHOWN_CLASSES]
         chosen = likeliest.cpu().numpy()
         return {

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from torchcaps.cli import judging, recording, showing, training, using
+from torchcaps.cli import exploring, judging, recording, showing, training, using
 from torchcaps.cli.parse import UsageError, parse
 from torchcaps.cli.tables import benchmarks, table
 from torchcaps.errors import nearest
@@ -19,6 +19,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "predict": using.predict,
     "embed": using.embed,
     "export": using.export,
+    "explore": exploring.explore,
     "report": showing.report,
     "tour": showing.tour,
     "traverse": showing.traverse,

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 import torch
@@ -52,9 +53,9 @@ def list_images(folder: Path) -> list[Path]:
     return sorted(p for p in found if p.is_file())
 
 
-def read_image(path: Path, size: int | Size, mode: str) -> Tensor:
+def read_image(path: Path | IO[bytes], size: int | Size, mode: str, most_pixels: int = 0) -> Tensor:
     """One file as uint8 [C,H,W]: upright as its EXIF says, scaled to cover the size, antialiased,
-    then the centre.
+    then the centre. most_pixels: of what is not trusted, so many are read; 0: as Pillow has it
     """
     from PIL import Image, ImageOps, features
 
@@ -64,6 +65,8 @@ def read_image(path: Path, size: int | Size, mode: str) -> Tensor:
         with Image.open(path, formats=formats) as image:
             if max(image.size) > THINNEST * min(image.size):
                 raise ValueError(f"{image.width}x{image.height} is too thin")
+            if most_pixels and image.width * image.height > most_pixels:
+                raise ValueError(f"{image.width}x{image.height} is too large")
             image = _flatten(ImageOps.exif_transpose(image), mode)
             scale = max(columns / image.width, rows / image.height)
             width = max(columns, round(image.width * scale))
@@ -72,11 +75,12 @@ def read_image(path: Path, size: int | Size, mode: str) -> Tensor:
             left, top = (width - columns) // 2, (height - rows) // 2
             pixels = np.asarray(image.crop((left, top, left + columns, top + rows)))
     except Exception as error:  # a broken image file makes Pillow raise many kinds
-        raise TorchcapsError(f"{path}: not an image ({_reason(error, path)}).") from None
+        name = path if isinstance(path, Path) else "This"
+        raise TorchcapsError(f"{name}: not an image ({_reason(error, path)}).") from None
     return torch.from_numpy(pixels.copy()).reshape(rows, columns, -1).permute(2, 0, 1).contiguous()
 
 
-def _reason(error: Exception, path: Path) -> str:
+def _reason(error: Exception, path: Path | IO[bytes]) -> str:
     text = str(error).replace(repr(str(path)), "").strip()
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 

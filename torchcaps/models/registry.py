@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from torchcaps.errors import Misused, TorchcapsError, nearest
 from torchcaps.models.base import CapsuleModel, ModelConfig
 from torchcaps.models.heads import drop_classes
+from torchcaps.models.zoo import zoo_folder, zoo_names
 from torchcaps.typed import check, read_object
 
 
@@ -37,9 +38,12 @@ def models() -> list[Entry]:
     return [_MODELS[name] for name in sorted(_MODELS)]
 
 
-def list_models(pattern: str = "*") -> list[str]:
-    """Names of models, all or those that a pattern fits: `list_models("caps*")`."""
-    return fnmatch.filter(sorted(_MODELS), pattern)
+def list_models(pattern: str = "*", pretrained: bool = False) -> list[str]:
+    """Names of models, all or those that a pattern fits: `list_models("caps*")`.
+
+    pretrained: of those whose weights come with torchcaps, for `create_model(…, pretrained=True)`
+    """
+    return fnmatch.filter(zoo_names() if pretrained else sorted(_MODELS), pattern)
 
 
 def model_config(name: str, **overrides: Any) -> ModelConfig:
@@ -49,9 +53,21 @@ def model_config(name: str, **overrides: Any) -> ModelConfig:
     return _replace(_MODELS[name].config, overrides, name)
 
 
-def create_model(name: str, **overrides: Any) -> CapsuleModel:
-    """A new model: `create_model("capsnet", image_size=40, routing="none")`."""
-    return build(model_config(name, **overrides))
+def create_model(name: str, pretrained: bool = False, **overrides: Any) -> CapsuleModel:
+    """A new model: `create_model("capsnet", image_size=40, routing="none")`.
+
+    pretrained: with weights that come with torchcaps, by a name of `list_models(pretrained=True)`;
+    of its fields only the number of classes can then be another
+    """
+    if not pretrained:
+        return build(model_config(name, **overrides))
+    classes = overrides.pop("num_classes", None)
+    if overrides:
+        raise Misused(f"Trained weights fit no other {', '.join(sorted(overrides))}.")
+    model = from_folder(zoo_folder(name))
+    if classes is not None and classes != model.config.num_classes:
+        model.reset_classifier(classes)
+    return model
 
 
 def build(config: ModelConfig) -> CapsuleModel:

@@ -11,9 +11,11 @@ from torchcaps.data.source import sha256_file
 from torchcaps.errors import TorchcapsError, nearest
 from torchcaps.models import CapsuleModel, from_folder
 from torchcaps.models.registry import build
+from torchcaps.models.zoo import PREFIX, zoo_folder
 from torchcaps.train import checkpoint
 from torchcaps.train.recipe import DataSpec
 from torchcaps.train.run import Run
+from torchcaps.typed import read_object
 
 Which = Literal["chosen", "last"]
 
@@ -31,10 +33,16 @@ def other_data(spec: DataSpec, name: str) -> DataSpec:
 
 
 def load(source: str | Path, which: Which = "chosen") -> CapsuleModel:
-    """A run folder, a folder that `save_pretrained` wrote, or a hub id such as "name/capsnet".
+    """A run folder, a folder that `save_pretrained` wrote, a model of the zoo ("zoo:capsnet"), or a
+    hub id such as "name/capsnet".
 
     which: of a run, the weights that validation chose (so far), or the last that were saved
     """
+    if str(source).startswith(PREFIX):
+        folder = zoo_folder(str(source))
+        model = from_folder(folder)
+        model.record = read_object(folder / "record.json")
+        return model
     folder = Path(source).expanduser()
     if (folder / "recipe.json").exists():
         return _of_run(Run(folder), which).eval()
