@@ -287,6 +287,10 @@ def about(model: CapsuleModel) -> dict[str, Any]:
         "lacks": {name: reason for name, reason in lacks.items() if reason},
     }
     image = torch.full((1, *model.config.image_shape), 0.5)
+    said = {} if lacks["encode"] else QUESTIONS["encode"].answer(model, {"image": image[0]})
+    known["encode"] = list(said)
+    if "scores" in said:
+        known["even"] = bool((said["scores"].sum() - 1).abs() < 1e-4)
     if not lacks["decode"]:
         known["range"] = list(value_range(model, image[0]))
         known["capsules"] = list(QUESTIONS["decode"].takes(model)["poses"][1:])

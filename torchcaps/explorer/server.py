@@ -155,12 +155,13 @@ def make_app(shelf: Shelf, beside: Beside = lambda record: []) -> FastAPI:
     ) -> Response:
         def take() -> bytes:
             split = shelf.data(run).test
-            rows = torch.arange(start, min(start + n, len(split)))
-            batch = split.batch(rows if len(rows) else torch.arange(0))
+            rows = torch.arange(len(split))[start : start + n]
+            batch = split.batch(rows)
             count = torch.tensor([len(split)], dtype=torch.int32)
             pixels = (batch.images * 255).round().to(torch.uint8)
-            labels = batch.labels.reshape(len(batch), -1)[:, :1].to(torch.int32).flatten()
-            return pack({"images": pixels, "labels": labels, "count": count})
+            labels = batch.labels if batch.labels.dim() == 1 else batch.labels[:, 0]
+            found = {"images": pixels, "labels": labels.to(torch.int32), "count": count}
+            return pack(found)
 
         return Response(await work.do(take), media_type=BINARY)
 

@@ -1,0 +1,46 @@
+"""An explorer that answers on this machine, and a browser that looks at it."""
+
+import os
+import shutil
+import socket
+import threading
+import time
+
+import pytest
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or ""
+
+
+@pytest.fixture(scope="session")
+def served():
+    """The address of a server with the models that come with torchcaps."""
+    import uvicorn
+
+    from torchcaps.explorer.guard import Guard
+    from torchcaps.explorer.server import make_app
+    from torchcaps.explorer.shelf import Shelf
+
+    sock = socket.socket()
+    sock.bind(("127.0.0.1", 0))
+    host = f"127.0.0.1:{sock.getsockname()[1]}"
+    app = Guard(make_app(Shelf([])), {host})
+    server = uvicorn.Server(uvicorn.Config(app, log_level="error", ws="none", lifespan="on"))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]}, daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.02)
+    yield host
+    server.should_exit = True
+    thread.join(10)
+    sock.close()
+
+
+@pytest.fixture(scope="session")
+def browser():
+    if not CHROMIUM:
+        if os.environ.get("CI"):
+            pytest.fail("There is no Chromium here: apt install chromium.")
+        pytest.skip("needs Chromium: apt install chromium")
+    playwright = pytest.importorskip("playwright.sync_api")
+    with playwright.sync_playwright() as started:
+        yield started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])

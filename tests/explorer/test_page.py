@@ -1,0 +1,295 @@
+"""The explorer's page in a browser: what one does, and what one sees."""
+
+import math
+from contextlib import contextmanager
+
+import pytest
+import torch
+
+import torchcaps
+
+DESKTOP, PHONE = {"width": 1280, "height": 900}, {"width": 400, "height": 800}
+
+
+@contextmanager
+def opened(browser, served, hash="", size=DESKTOP, scheme="light", **options):
+    """A page that asks nothing of others and says nothing to the console."""
+    context = browser.new_context(
+        viewport=size, color_scheme=scheme, reduced_motion="reduce", accept_downloads=True,
+        **options,
+    )  # fmt: skip
+    page = context.new_page()
+    said, asked = [], []
+    page.on("console", lambda message: said.append(message.text))
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(f"http://{served}/{hash}")
+    page.wait_for_selector("[data-ready]", timeout=20_000)
+    yield page
+    assert not said, said
+    assert all(url.startswith((f"http://{served}/", "data:", "blob:")) for url in asked), asked
+    context.close()
+
+
+def wait_until(page, condition, what=""):
+    """Try until it holds; a page under a strict policy cannot be asked to wait itself."""
+    for _ in range(100):
+        if condition():
+            return
+        page.wait_for_timeout(100)
+    raise AssertionError(f"never: {what}")
+
+
+def claims(page, side="a"):
+    """What the bars say, by class."""
+    bars = page.locator(f"[data-panel=classes].side-{side} .bar")
+    pairs = bars.evaluate_all(
+        "all => all.map(b => [...b.querySelectorAll('text')].map(t => t.textContent))"
+    )
+    return {name.removeprefix("● "): float(value) for name, value in pairs}
+
+
+def likeliest(page):
+    found = claims(page)
+    return max(found, key=lambda name: found[name])
+
+
+def pixels_of(locator):
+    """The canvas as text: equal where nothing changed."""
+    return locator.evaluate("canvas => canvas.toDataURL()")
+
+
+def stroke(page, points):
+    box = page.locator("#image").bounding_box()
+    for number, (x, y) in enumerate(points):
+        page.mouse.move(box["x"] + x * box["width"], box["y"] + y * box["height"])
+        if not number:
+            page.mouse.down()
+    page.mouse.up()
+
+
+def test_a_drawn_digit_makes_its_bar_grow(browser, served):
+    line = [(0.5, 0.2), (0.5, 0.4), (0.5, 0.6), (0.5, 0.8)]
+    turns = [2 * math.pi * n / 24 for n in range(25)]
+    ring = [(0.5 + 0.19 * math.cos(t), 0.5 + 0.27 * math.sin(t)) for t in turns]
+    with opened(browser, served, "#v=1&a=zoo:capsnet") as page:
+        page.click("#draw")
+        stroke(page, line)
+        wait_until(page, lambda: likeliest(page) == "1" and claims(page)["1"] > 0.6, "a line is 1")
+        assert claims(page)["0"] < 0.5
+        wait_until(page, lambda: "pic=" in page.url, "the drawing is in the address")
+        with opened(browser, served, page.url[page.url.index("#") :]) as again:
+            wait_until(again, lambda: likeliest(again) == "1", "the link brings it back")
+        page.click("#clear")
+        stroke(page, ring)
+        wait_until(page, lambda: likeliest(page) == "0" and claims(page)["0"] > 0.6, "a ring is 0")
+
+
+def test_dragging_turns_the_image(browser, served):
+    with opened(browser, served, "#v=1&a=zoo:capsnet&b=zoo:convnet-avg") as page:
+        before = pixels_of(page.locator("#image"))
+        stroke(page, [(0.9, 0.5), (0.8, 0.2), (0.5, 0.1)])
+        turned = int(page.get_attribute("#image", "aria-valuenow"))
+        assert 80 <= turned <= 100
+        assert pixels_of(page.locator("#image")) != before
+        wait_until(page, lambda: f"Turned by {turned}°" in page.inner_text("#verdict"), "said")
+        page.click("#reset")
+        wait_until(page, lambda: pixels_of(page.locator("#image")) == before, "upright again")
+
+
+def test_the_page_turns_as_the_library_does(browser, served):
+    """What the model is asked is what `warp` makes of the digit."""
+    from torchcaps.analysis.robustness import transformed
+
+    model, split = torchcaps.load("zoo:capsnet"), torchcaps.data.load("digits").test
+    x = split.batch(slice(5, 6)).images
+    with torch.no_grad():
+        wanted = model.encode(transformed(x, "rotation", 75.0)).scores[0]
+    with opened(browser, served, "#v=1&a=zoo:capsnet&i=5&rot=75") as page:
+        wait_until(page, lambda: len(claims(page)) == 10, "bars")
+        found = claims(page)
+        for name, value in zip("0123456789", wanted.tolist(), strict=True):
+            assert abs(found[name] - value) <= 0.0051
+
+
+def test_two_models_disagree_and_the_sentence_says_so(browser, served):
+    """The first digit and angle at which the two models differ, as the library finds it."""
+    from torchcaps.analysis.robustness import transformed
+
+    models = [torchcaps.load(f"zoo:{n}") for n in ("capsnet", "convnet-avg")]
+    images = torchcaps.data.load("digits").test.batch(slice(0, 32)).images
+    with torch.no_grad():
+        said = [m.encode(transformed(images, "rotation", 70.0)).logits for m in models]
+    margins = [s.softmax(1).topk(2).values.diff(dim=1).abs()[:, 0] for s in said]
+    differ = (said[0].argmax(1) != said[1].argmax(1)) & (torch.stack(margins).amin(0) > 0.01)
+    number = int(differ.nonzero()[0])
+    one, other = (int(s[number].argmax()) for s in said)
+    hash = f"#v=1&a=zoo:capsnet&b=zoo:convnet-avg&rot=70&i={number}"
+    with opened(browser, served, hash) as page:
+        wanted = f"Turned by 70°, CapsNet says {one} and ConvNet-Avg says {other}"
+        wait_until(page, lambda: page.inner_text("#verdict").startswith(wanted), wanted)
+
+
+def test_a_unit_that_is_moved_changes_pixels(browser, served):
+    with opened(browser, served, "#v=1&a=zoo:capsnet") as page:
+        page.locator("[data-panel=capsule]").scroll_into_view_if_needed()
+        drawn = page.locator("[data-panel=capsule] canvas").first
+        wait_until(page, lambda: len(pixels_of(drawn)) > 200, "drawn")
+        before = pixels_of(drawn)
+        slider = page.locator("[data-panel=capsule] input[data-unit='3']")
+        slider.evaluate("s => { s.value = s.max; s.dispatchEvent(new Event('input')); }")
+        wait_until(page, lambda: pixels_of(drawn) != before, "moved")
+        page.click("text=all units back")
+        wait_until(page, lambda: pixels_of(drawn) == before, "back")
+
+
+def test_passes_are_stepped_through(browser, served):
+    with opened(browser, served, "#v=1&a=zoo:capsnet") as page:
+        panel = page.locator("[data-panel=parse]")
+        wait_until(page, lambda: panel.locator("line").count() > 5, "edges")
+        assert "pass 3 of 3" in panel.inner_text()
+        last = panel.locator("svg").inner_html()
+        page.keyboard.press(",")
+        wait_until(page, lambda: "pass 2 of 3" in panel.inner_text(), "one pass back")
+        assert panel.locator("svg").inner_html() != last
+        panel.locator("circle[role=button]").first.focus()
+
+
+@pytest.mark.skipif("mcae" not in torchcaps.list_models(pretrained=True), reason="no such weights")
+def test_patches_can_be_hidden(browser, served):
+    with opened(browser, served, "#v=1&a=zoo:mcae") as page:
+        panel = page.locator("[data-panel=hide]")
+        before = pixels_of(panel.locator("figure canvas"))
+        panel.locator("[data-patch='24']").click()
+        wait_until(page, lambda: "1 of 49 patches" in panel.inner_text(), "one is hidden")
+        panel.locator("[data-patch='24']").focus()
+        page.keyboard.press("ArrowRight")
+        page.keyboard.press(" ")
+        wait_until(page, lambda: "2 of 49 patches" in panel.inner_text(), "by keyboard")
+        wait_until(page, lambda: pixels_of(panel.locator("figure canvas")) != before, "drawn anew")
+
+
+def test_an_accuracy_curve_grows_and_can_be_cancelled(browser, served):
+    with opened(browser, served, "#v=1&a=zoo:convnet-avg") as page:
+        page.select_option("[data-panel=curve] select", "scale")
+        page.click("#compute")
+        wait_until(page, lambda: page.inner_text("#progress") == "done", "done")
+        assert page.locator("#curve polyline").count() == 1
+        page.select_option("[data-panel=curve] select", "rotation")
+        page.click("#compute")
+        page.wait_for_timeout(200)
+        page.click("#compute")
+        assert page.inner_text("#progress") == "cancelled"
+
+
+def test_the_keyboard_is_enough(browser, served):
+    with opened(browser, served, "#v=1&a=zoo:capsnet&b=zoo:convnet-avg") as page:
+        page.focus("#image")
+        page.keyboard.press("ArrowLeft")
+        wait_until(page, lambda: page.get_attribute("#image", "aria-valuenow") == "5", "turned")
+        page.keyboard.press("]")
+        wait_until(page, lambda: "2 of 500" in page.inner_text("#which"), "the next image")
+        page.keyboard.press("r")
+        wait_until(page, lambda: page.get_attribute("#image", "aria-valuenow") == "0", "upright")
+        page.keyboard.press("?")
+        assert page.is_visible("#keys")
+        page.uncheck("#shortcuts")
+        page.focus("#image")
+        page.keyboard.press("]")
+        page.wait_for_timeout(300)
+        assert "2 of 500" in page.inner_text("#which")
+        reached = set()
+        for key in ["Shift+Tab"] * 8 + ["Tab"] * 30:
+            page.keyboard.press(key)
+            reached.add(
+                page.evaluate("document.activeElement.id || document.activeElement.tagName")
+            )
+        assert {"run-a", "run-b", "link", "s-rot", "s-no", "draw", "file"} <= reached
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", [DESKTOP, PHONE, {"width": 340, "height": 700}])
+def test_nothing_runs_over_the_edge_and_text_can_be_read(size, scheme, browser, served):
+    hash = "#v=1&a=zoo:capsnet&b=zoo:inverted"
+    with opened(browser, served, hash, size, scheme) as page:
+        wait_until(page, lambda: page.locator("[data-panel=parse] line").count() > 5, "drawn")
+        assert page.evaluate("document.documentElement.scrollWidth") <= size["width"]
+        assert page.evaluate(CONTRAST) >= 4.5
+
+
+CONTRAST = """() => {
+  const numbers = (text) => text.match(/[\\d.]+/g).map(Number);
+  const light = (rgb) => rgb.slice(0, 3).map((c) => c / 255)
+    .map((c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4))
+    .reduce((sum, c, n) => sum + c * [0.2126, 0.7152, 0.0722][n], 0);
+  const under = (e) => {
+    for (; e; e = e.parentElement) {
+      const colour = numbers(getComputedStyle(e).backgroundColor);
+      if (colour.length < 4 || colour[3] > 0) return colour;
+    }
+    return [255, 255, 255];
+  };
+  let least = 99;
+  const words = "h1, h2, p, label, button, figcaption, th, td, dt, summary, text";
+  for (const e of document.querySelectorAll(words)) {
+    if (!e.textContent.trim() || !e.getClientRects().length) continue;
+    const style = getComputedStyle(e);
+    const colour = numbers(e.tagName === "text" ? style.fill : style.color);
+    const [a, b] = [light(colour), light(under(e))].sort((p, q) => q - p);
+    least = Math.min(least, (a + 0.05) / (b + 0.05));
+  }
+  return least;
+}"""
+
+
+def test_the_address_holds_the_state_and_nothing_else(browser, served):
+    hash = "#v=1&a=zoo:nobody&rot=9999&sc=x&i=-4&d=1,x,2&hide=<script>&pic=!!"
+    with opened(browser, served, hash) as page:
+        assert page.get_attribute("#image", "aria-valuenow") == "180"
+        page.select_option("#run-b", "zoo:convnet-avg")
+        wait_until(page, lambda: "b=zoo:convnet-avg" in page.url, "kept")
+        assert "script" not in page.url
+
+
+def test_a_file_is_opened_and_one_that_is_none_is_told(browser, served, tmp_path):
+    from PIL import Image
+
+    Image.new("L", (50, 50), 255).save(tmp_path / "white.png")
+    (tmp_path / "text.png").write_text("no image")
+    with opened(browser, served, "#v=1&a=zoo:capsnet") as page:
+        page.set_input_files("#file", tmp_path / "white.png")
+        wait_until(page, lambda: "white.png" in page.inner_text("#which"), "opened")
+    context = browser.new_context(reduced_motion="reduce")
+    page = context.new_page()  # a refused picture is an error of the network to a console
+    page.goto(f"http://{served}/#v=1&a=zoo:capsnet")
+    page.wait_for_selector("[data-ready]")
+    page.set_input_files("#file", tmp_path / "text.png")
+    wait_until(page, lambda: "not an image" in page.inner_text("#banner"), "told")
+    context.close()
+
+
+def test_a_panel_is_saved_with_where_it_comes_from(browser, served, tmp_path):
+    with opened(browser, served, "#v=1&a=zoo:capsnet&rot=30") as page:
+        saved = []
+        page.on("download", lambda download: saved.append(download))
+        page.click("[data-panel=classes] .save")
+        wait_until(page, lambda: len(saved) == 2, "SVG and PNG")
+        for one in saved:
+            one.save_as(tmp_path / one.suggested_filename)
+        svg = (tmp_path / "zoo-capsnet-classes.svg").read_text()
+        assert "zoo:capsnet" in svg and "rot=30" in svg and "var(" not in svg
+        assert b"tEXttorchcaps" in (tmp_path / "zoo-capsnet-classes.png").read_bytes()
+
+
+def test_the_server_goes_and_the_page_says_so(browser, served):
+    context = browser.new_context(reduced_motion="reduce")
+    page = context.new_page()
+    page.goto(f"http://{served}/#v=1&a=zoo:capsnet")
+    page.wait_for_selector("[data-ready]")
+    context.set_offline(True)
+    page.focus("#image")
+    page.keyboard.press("ArrowLeft")
+    wait_until(page, lambda: "does not answer" in page.inner_text("#banner"), "said")
+    context.set_offline(False)
+    wait_until(page, lambda: page.is_hidden("#banner"), "it is back")
+    context.close()

@@ -1,0 +1,475 @@
+// The page: state in the address, the image and its transformations, two models side by side.
+
+import { backend } from "./backend.js";
+import { lines, make, pixels, table } from "./draw.js";
+import { PANELS } from "./panels.js";
+import { Side } from "./side.js";
+import { FIELDS, imageToText, readHash, textToImage, writeHash } from "./state.js";
+import { transformed } from "./warp.js";
+
+const $ = (/** @type {string} */ id) => document.getElementById(id);
+const calm = matchMedia("(prefers-reduced-motion: reduce)");
+const SLIDERS = [
+  ["rot", "turn", -180, 180, 1, (v) => `${v.toFixed(0)}°`],
+  ["sc", "scale", 0.4, 1.8, 0.02, (v) => v.toFixed(2)],
+  ["sh", "shear", -1, 1, 0.02, (v) => v.toFixed(2)],
+  ["x", "right", -14, 14, 0.5, (v) => `${v} px`],
+  ["y", "down", -14, 14, 0.5, (v) => `${v} px`],
+  ["oc", "hide middle", 0, 1, 0.02, (v) => `${Math.round(100 * v)} %`],
+  ["no", "noise", 0, 1, 0.02, (v) => v.toFixed(2)],
+];
+const CURVES = { rot: "rotation", sc: "scale", sh: "shear_x", x: "shift_x", y: "shift_y" };
+
+const page = {
+  backend,
+  state: readHash(location.hash),
+  runs: [],
+  images: null, // {start, tensors}
+  picture: null, // a drawing or a file, in place of a test image
+  drawing: false,
+  place: null,
+  curves: { a: null, b: null },
+
+  set(changes) {
+    Object.assign(page.state, changes);
+    schedule();
+  },
+
+  truth(side) {
+    if (page.picture || !page.images) return -1;
+    const own = page.sides.a.about, label = page.images.labels.data[page.state.i - page.images.first];
+    if (label === undefined || label < 0 || !own) return -1;
+    return side.about.classes.indexOf(own.classes[label]);
+  },
+
+  /** Where the two disagree, in words. */
+  verdict() {
+    const told = Object.values(page.sides).filter((s) => s.about && s.says !== null);
+    if (!told.length) return void ($("verdict").textContent = "");
+    const { rot } = page.state;
+    const first = rot ? `Turned by ${rot.toFixed(0)}°, ` : "";
+    const says = told.map((s) => `${s.about.name} says ${s.about.classes[s.says]}`);
+    const truth = page.truth(page.sides.a);
+    const name = truth < 0 ? "" : page.sides.a.about.classes[truth];
+    const answers = told.map((s) => s.about.classes[s.says]);
+    let text = says.join(" and ");
+    if (told.length === 2 && answers[0] === answers[1]) text = `both say ${answers[0]}`;
+    if (name !== "") text += answers.every((n) => n === name) ? ": right" : `; it is a ${name}`;
+    else if (told.length === 2 && answers[0] !== answers[1]) text += ": they disagree";
+    text = first + text + ".";
+    $("verdict").textContent = text[0].toUpperCase() + text.slice(1);
+    clearTimeout(page.speaking);
+    page.speaking = setTimeout(() => { $("spoken").textContent = $("verdict").textContent; }, 500);
+  },
+
+  outline(place) {
+    page.place = place;
+    paint();
+  },
+
+  answered() {
+    document.body.dataset.answers = String(Number(document.body.dataset.answers || 0) + 1);
+    $("banner").hidden = true;
+    page.patience = 1000;
+  },
+
+  gone(sentence) {
+    $("banner").textContent = sentence;
+    $("banner").hidden = false;
+    clearTimeout(page.retry);
+    page.retry = setTimeout(schedule, page.patience ?? 1000);
+    page.patience = Math.min(30000, 2 * (page.patience ?? 1000));
+  },
+
+  provenance(side) {
+    return { run: side.about.id, commit: side.about.record.commit, state: writeHash(page.state) };
+  },
+};
+page.sides = { a: new Side("a", page), b: new Side("b", page) };
+
+let waiting = false;
+function schedule() {
+  if (waiting || !page.runs.length) return;
+  waiting = true;
+  requestAnimationFrame(() => { waiting = false; render(); });
+}
+
+let written = 0, later = 0;
+function keepAddress() {
+  clearTimeout(later);
+  later = setTimeout(() => { written = Date.now(); history.replaceState(null, "", writeHash(page.state)); }, Math.max(0, 200 - (Date.now() - written)));
+}
+
+/** What the models see, before any transformation. */
+function source() {
+  if (page.picture) return page.picture;
+  if (!page.images) return null;
+  const { images, first } = page.images;
+  const [, c, h, w] = images.shape, size = c * h * w, at = page.state.i - first;
+  const bytes = images.data.subarray(at * size, (at + 1) * size);
+  return bytes.length ? { shape: [c, h, w], data: Float32Array.from(bytes, (v) => v / 255) } : null;
+}
+
+async function loadImages() {
+  const { a } = page.sides;
+  const first = 32 * Math.floor(page.state.i / 32);
+  if (page.images && page.images.run === a.about.id && page.images.first === first) return;
+  const found = await backend.images(a.about.id, first);
+  page.images = { ...found, first, run: a.about.id, count: found.count.data[0] };
+  if (!found.labels.data.length) { page.state.i = 0; await loadImages(); }
+}
+
+async function openSide(key) {
+  const side = page.sides[key], id = page.state[key];
+  if (side.about?.id === id || (!side.about && !id)) return;
+  side.open(id ? await backend.about(id) : null);
+  if (key === "a") page.images = null;
+  page.curves[key] = null;
+  arrange();
+}
+
+/** Panels of A and B in rows, so that like stands beside like. */
+function arrange() {
+  const { a, b } = page.sides;
+  const there = new Set([...a.panels, ...b.panels].map((p) => p.kind.name));
+  const names = PANELS.map((p) => p.name).filter((name) => there.has(name));
+  const rows = names.flatMap((name, row) => [a, b].flatMap((side) => {
+    if (!side.about) return [];
+    const panel = side.panels.find((p) => p.kind.name === name);
+    const kind = PANELS.find((p) => p.name === name);
+    const reason = side.about.lacks[kind.lack ?? kind.questions[0]] ?? "It has none";
+    const element = panel?.element ?? make("p", { class: `panel empty side-${side.key}` }, `${kind.title}: ${reason}.`);
+    element.style.gridRow = innerWidth >= 600 ? String(row + 1) : "";
+    return [element];
+  }));
+  $("columns").replaceChildren(...rows);
+  about();
+}
+
+let latest = 0;
+async function render() {
+  const turn = ++latest;
+  try {
+    await Promise.all([openSide("a"), openSide("b")]);
+    if (turn !== latest) return schedule();
+    if (!page.picture) await loadImages();
+  } catch (error) {
+    return page.gone(error.message);
+  }
+  keepAddress();
+  paint();
+  const image = source();
+  if (!image) return;
+  for (const side of Object.values(page.sides)) {
+    if (side.about) side.look(transformed(image, page.state, side.about.image));
+  }
+  curve();
+  document.body.dataset.shown = writeHash(page.state);
+}
+
+/** The image as A sees it, and sliders at their values. */
+function paint() {
+  const image = source(), { a } = page.sides;
+  if (!image || !a.about) return;
+  const seen = transformed(image, page.state, a.about.image);
+  const small = pixels(make("canvas"), seen.data, seen.shape);
+  const canvas = /** @type {HTMLCanvasElement} */ ($("image")), context = canvas.getContext("2d");
+  context.imageSmoothingEnabled = false;
+  context.drawImage(small, 0, 0, canvas.width, canvas.height);
+  if (page.place) {
+    const { row, column, height, width } = page.place;
+    context.strokeStyle = "#56b4e9";
+    context.lineWidth = 3;
+    context.strokeRect(280 * column, 280 * row, 280 * width, 280 * height);
+  }
+  canvas.setAttribute("aria-valuenow", page.state.rot.toFixed(0));
+  canvas.setAttribute("aria-valuetext", `turned by ${page.state.rot.toFixed(0)} degrees`);
+  canvas.classList.toggle("drawing", page.drawing);
+  for (const [name, , , , , text] of SLIDERS) {
+    const slider = /** @type {HTMLInputElement} */ ($(`s-${name}`));
+    if (document.activeElement !== slider) slider.value = String(page.state[name]);
+    $(`o-${name}`).textContent = text(page.state[name]);
+  }
+  const truth = page.truth(a);
+  $("which").textContent = page.picture ? page.picture.name
+    : `${a.about.data} ${page.state.i + 1} of ${page.images.count}${truth < 0 ? "" : `: ${a.about.classes[truth]}`}`;
+}
+
+function buildSliders() {
+  for (const [name, label, least, most, step] of SLIDERS) {
+    const slider = make("input", { type: "range", id: `s-${name}`, min: least, max: most, step });
+    slider.addEventListener("input", () => { stopPlaying(); page.set({ [name]: Number(slider.value) }); });
+    slider.addEventListener("dblclick", () => page.set({ [name]: FIELDS[name].start }));
+    $("sliders").append(make("label", { for: `s-${name}` }, label), slider, make("output", { id: `o-${name}`, for: `s-${name}` }));
+  }
+}
+
+const wrap = (angle) => ((((angle + 180) % 360) + 360) % 360) - 180;
+
+function listenToImage() {
+  const canvas = /** @type {HTMLCanvasElement} */ ($("image"));
+  let from = null, pen = null;
+  const at = (event) => {
+    const box = canvas.getBoundingClientRect();
+    return [(event.clientX - box.left) / box.width - 0.5, (event.clientY - box.top) / box.height - 0.5];
+  };
+  const angle = ([x, y]) => (-Math.atan2(y, x) * 180) / Math.PI;
+  canvas.addEventListener("pointerdown", (event) => {
+    canvas.setPointerCapture(event.pointerId);
+    stopPlaying();
+    if (page.drawing) { pen = at(event); stroke(pen, pen); } else from = { angle: angle(at(event)), rot: page.state.rot };
+  });
+  canvas.addEventListener("pointermove", (event) => {
+    if (pen) { const to = at(event); stroke(pen, to); pen = to; }
+    if (from) page.set({ rot: wrap(from.rot + angle(at(event)) - from.angle) });
+  });
+  const end = () => {
+    if (pen) page.set({ pic: imageToText(page.picture) });
+    from = pen = null;
+  };
+  canvas.addEventListener("pointerup", end);
+  canvas.addEventListener("pointercancel", end);
+  canvas.addEventListener("keydown", (event) => {
+    const step = event.shiftKey ? 1 : 5;
+    const turn = { ArrowLeft: step, ArrowUp: step, ArrowRight: -step, ArrowDown: -step }[event.key];
+    if (turn) page.set({ rot: wrap(page.state.rot + turn) });
+    if (event.key === "Home") page.set({ rot: 0 });
+    if (turn || event.key === "Home") { stopPlaying(); event.preventDefault(); }
+  });
+  addEventListener("dragover", (event) => event.preventDefault());
+  addEventListener("drop", (event) => { event.preventDefault(); openFile(event.dataTransfer.files[0]); });
+}
+
+/** A line of ink as thick as a digit's. */
+function stroke([x0, y0], [x1, y1]) {
+  const { data } = page.picture;
+  for (let n = 0; n <= 12; n++) {
+    const px = 28 * (0.5 + x0 + ((x1 - x0) * n) / 12) - 0.5, py = 28 * (0.5 + y0 + ((y1 - y0) * n) / 12) - 0.5;
+    for (let y = 0; y < 28; y++) for (let x = 0; x < 28; x++) {
+      const ink = Math.max(0, Math.min(1, 2.1 - Math.hypot(x - px, y - py)));
+      data[28 * y + x] = Math.max(data[28 * y + x], ink);
+    }
+  }
+  schedule();
+}
+
+function draw(on) {
+  page.drawing = on;
+  $("draw").setAttribute("aria-pressed", String(on));
+  $("clear").hidden = !on;
+  if (on) {
+    page.picture = { name: "your drawing", shape: [1, 28, 28], data: new Float32Array(784) };
+    page.set({ rot: 0, sc: 1, sh: 0, x: 0, y: 0, pic: "" });
+  } else schedule();
+}
+
+async function openFile(/** @type {File | undefined} */ file) {
+  if (!file || !page.sides.a.about) return;
+  draw(false);
+  try {
+    const image = await backend.picture(page.sides.a.about.id, file);
+    page.picture = { name: file.name, shape: image.shape, data: image.data };
+    page.set({ pic: "" });
+  } catch (error) {
+    page.gone(error.message);
+  }
+}
+
+function another(by) {
+  draw(false);
+  page.picture = null;
+  const count = page.images?.count ?? 1;
+  page.set({ i: (page.state.i + by + count) % count, pic: "", d: [], cls: -1 });
+}
+
+let playing = null;
+function stopPlaying() {
+  if (playing) cancelAnimationFrame(playing);
+  playing = null;
+  $("play").setAttribute("aria-pressed", "false");
+}
+function play(until = Infinity) {
+  stopPlaying();
+  $("play").setAttribute("aria-pressed", "true");
+  const began = performance.now(), from = page.state.rot;
+  const turn = (now) => {
+    const gone = now - began;
+    page.set({ rot: gone > until ? from : wrap(from + (gone / 1000) * 30) });
+    playing = gone > until ? null : requestAnimationFrame(turn);
+    if (gone > until) stopPlaying();
+  };
+  playing = requestAnimationFrame(turn);
+}
+
+/** Accuracy of both against the transformation that was chosen, with a cursor where we are. */
+function curve() {
+  const box = $("curve");
+  if (!box) return;
+  const kind = page.state.kind || "rotation";
+  const series = Object.values(page.sides).filter((s) => page.curves[s.key]?.kind === kind && page.curves[s.key].x.length)
+    .map((s) => ({ name: s.about.name, colour: s.colour, ...page.curves[s.key] }));
+  const cursor = page.state[Object.keys(CURVES).find((k) => CURVES[k] === kind)] ?? null;
+  const last = series.map((s) => `${s.name} from ${Math.min(...s.y).toFixed(2)} to ${Math.max(...s.y).toFixed(2)}`).join("; ");
+  box.replaceChildren(series.length
+    ? lines(series, { xlabel: kind.replace("_", " along "), ylabel: "accuracy", yrange: [0, 1], cursor, sentence: `Accuracy: ${last}.` })
+    : "");
+}
+
+function curvePanel() {
+  const told = Object.values(page.sides).filter((s) => s.about && s.about.encode.includes("scores"));
+  if (!told.length) return [];
+  const choose = make("select", { "aria-label": "transformation" }, ...Object.values(CURVES).map((k) => make("option", { value: k }, k.replace("_", " along "))));
+  choose.value = page.state.kind || "rotation";
+  choose.addEventListener("change", () => { page.set({ kind: choose.value }); });
+  const start = make("button", { type: "button", id: "compute" }, "compute on 200 test images");
+  const state = make("span", { class: "words", id: "progress" });
+  let stops = [];
+  start.addEventListener("click", async () => {
+    if (stops.length) { stops.forEach((stop) => stop()); stops = []; start.textContent = "compute on 200 test images"; state.textContent = "cancelled"; return; }
+    const kind = choose.value;
+    start.textContent = "cancel";
+    let open = told.length;
+    for (const side of told) {
+      try {
+        stops.push(await backend.curve(side.about.id, kind, (said) => {
+          page.curves[side.key] = { kind, x: said.x, y: said.y };
+          state.textContent = said.error || `${said.x.length} of ${said.total} points of ${side.about.name}`;
+          if (!["waiting", "running"].includes(said.state) && --open === 0) { stops = []; start.textContent = "compute on 200 test images"; state.textContent = said.error || "done"; }
+          curve();
+        }));
+      } catch (error) { state.textContent = error.message; stops = []; start.textContent = "compute on 200 test images"; return; }
+    }
+  });
+  return [make("details", { class: "panel", open: true, "data-panel": "curve" },
+    make("summary", {}, make("h2", {}, "Under transformation")),
+    make("p", { class: "words" }, "Each point is one amount of the transformation, on the same test images; the dotted line is the present one."),
+    make("p", { class: "row" }, choose, start, state), make("div", { id: "curve", class: "body" }))];
+}
+
+/** Records of both runs, with what their paper has. */
+function about() {
+  const cards = Object.values(page.sides).filter((s) => s.about).map((s) => {
+    const m = s.about, r = m.record;
+    const rows = r.results.map((x) => [`${x.metric.replaceAll("_", " ")}, ${x.data} ${x.split}`, x.value.toFixed(4)]);
+    const cells = m.beside.map((c) => [`${c.column}${c.protocol === "ours" ? "" : ` [${c.protocol}]`}`,
+      c.mean === null ? "–" : `${c.mean.toFixed(2)}${c.std === null ? "" : ` ± ${c.std.toFixed(2)}`} (${c.n})`, c.paper_value ?? ""]);
+    return make("div", { class: `side-${s.key}` },
+      make("h2", {}, `${s.key.toUpperCase()}: ${m.name}`),
+      make("p", { class: "words" }, `${m.family}, ${m.parameters.toLocaleString("en")} parameters, seed ${r.seed}; ${r.device}; ${r.date.slice(0, 10)}; commit ${String(r.commit).slice(0, 8)}`),
+      make("code", {}, r.command), table(["measured", "value"], rows),
+      cells.length ? table(["table", "ours", "paper"], cells) : "");
+  });
+  $("wide").replaceChildren(...curvePanel(), make("details", { class: "panel", open: true, "data-panel": "about" },
+    make("summary", {}, make("h2", {}, "Where the numbers come from")), make("div", { class: "pictures body" }, ...cards)));
+  curve();
+}
+
+function choices() {
+  for (const key of ["a", "b"]) {
+    const select = /** @type {HTMLSelectElement} */ ($(`run-${key}`));
+    const options = page.runs.map((r) => make("option", { value: r.id }, `${r.name} (${r.id})`));
+    select.replaceChildren(...(key === "b" ? [make("option", { value: "" }, "none")] : []), ...options);
+    select.value = page.state[key];
+    select.addEventListener("change", () => page.set({ [key]: select.value, cls: -1, d: [], ...(key === "a" ? { i: 0, hide: "" } : {}) }));
+  }
+}
+
+function nextRun(key) {
+  const select = /** @type {HTMLSelectElement} */ ($(`run-${key}`));
+  select.selectedIndex = (select.selectedIndex + 1) % select.options.length;
+  select.dispatchEvent(new Event("change"));
+}
+
+function listenToKeys() {
+  addEventListener("keydown", (event) => {
+    const on = /** @type {HTMLElement} */ (event.target);
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    if (["INPUT", "SELECT", "TEXTAREA"].includes(on.tagName)) return;
+    if (!(/** @type {HTMLInputElement} */ ($("shortcuts")).checked)) return;
+    if (event.key === " " && ["BUTTON", "SUMMARY"].includes(on.tagName)) return;
+    const most = Math.max(1, ...Object.values(page.sides).flatMap((s) => s.about?.passes ?? []));
+    const now = page.state.pass || most;
+    const does = {
+      "[": () => another(-1), "]": () => another(1), " ": () => (playing ? stopPlaying() : play()),
+      ",": () => page.set({ pass: Math.max(1, now - 1) }), ".": () => page.set({ pass: Math.min(most, now + 1) }),
+      a: () => nextRun("a"), b: () => nextRun("b"), r: reset, "?": () => $("help").click(),
+    }[event.key];
+    if (does) { event.preventDefault(); does(); }
+  });
+}
+
+function reset() {
+  stopPlaying();
+  page.set({ rot: 0, sc: 1, sh: 0, x: 0, y: 0, oc: 0, no: 0, d: [] });
+}
+
+function listen() {
+  $("before").addEventListener("click", () => another(-1));
+  $("after").addEventListener("click", () => another(1));
+  $("play").addEventListener("click", () => (playing ? stopPlaying() : play()));
+  $("draw").addEventListener("click", () => draw(!page.drawing));
+  $("clear").addEventListener("click", () => draw(true));
+  $("reset").addEventListener("click", reset);
+  $("file").addEventListener("change", () => openFile(/** @type {HTMLInputElement} */ ($("file")).files[0]));
+  $("help").addEventListener("click", () => {
+    $("keys").hidden = !$("keys").hidden;
+    $("help").setAttribute("aria-expanded", String(!$("keys").hidden));
+  });
+  $("link").addEventListener("click", async () => {
+    history.replaceState(null, "", writeHash(page.state));
+    await navigator.clipboard?.writeText(location.href).catch(() => {});
+    $("link").textContent = page.picture && !page.state.pic ? "copied, without your image" : "copied";
+    setTimeout(() => { $("link").textContent = "copy link"; }, 1500);
+  });
+  $("theme").addEventListener("click", () => {
+    const dark = getComputedStyle(document.documentElement).colorScheme === "dark" ||
+      (!document.documentElement.dataset.theme && matchMedia("(prefers-color-scheme: dark)").matches);
+    document.documentElement.dataset.theme = dark ? "light" : "dark";
+    try { localStorage.setItem("theme", document.documentElement.dataset.theme); } catch { /* a private window */ }
+  });
+  addEventListener("hashchange", () => { Object.assign(page.state, readHash(location.hash)); begin(); });
+  addEventListener("resize", () => page.sides.a.about && arrange());
+}
+
+/** Choices that the address does not make: CapsNet beside ConvNet-Avg, or the two newest runs. */
+function begin() {
+  const known = page.runs.map((r) => r.id);
+  const prefer = (names, other) => names.find((n) => known.includes(n)) ?? other;
+  if (!known.includes(page.state.a)) page.state.a = known[0].startsWith("zoo:") ? prefer(["zoo:capsnet"], known[0]) : known[0];
+  if (!known.includes(page.state.b)) {
+    page.state.b = "";
+    const rest = known.filter((n) => n !== page.state.a);
+    if (!location.hash.includes("a=")) page.state.b = rest[0]?.startsWith("zoo:") ? prefer(["zoo:convnet-avg"], rest[0]) : rest[0] ?? "";
+  }
+  const kept = page.state.pic ? textToImage(page.state.pic) : null;
+  if (kept) page.picture = { name: "your drawing", ...kept };
+  for (const key of ["a", "b"]) (/** @type {HTMLSelectElement} */ ($(`run-${key}`))).value = page.state[key];
+  schedule();
+}
+
+async function start() {
+  try {
+    const theme = localStorage.getItem("theme");
+    if (theme === "light" || theme === "dark") document.documentElement.dataset.theme = theme;
+  } catch { /* a private window */ }
+  buildSliders();
+  listenToImage();
+  listenToKeys();
+  listen();
+  await connect();
+}
+
+async function connect() {
+  try {
+    page.runs = await backend.runs();
+  } catch (error) {
+    page.gone(error.message);
+    return void setTimeout(connect, 2000);
+  }
+  choices();
+  const fresh = location.hash === "";
+  begin();
+  if (fresh && !calm.matches) setTimeout(() => page.sides.a.about && !page.drawing && play(4000), 1500);
+}
+
+start();

@@ -1,0 +1,112 @@
+// One side of the page: a model, its panels, and its questions, one in flight for each.
+
+import { make } from "./draw.js";
+import { PANELS } from "./panels.js";
+import { savePanel } from "./save.js";
+
+export class Side {
+  constructor(/** @type {"a" | "b"} */ key, page) {
+    this.key = key;
+    this.page = page;
+    this.colour = `var(--${key})`;
+    this.about = null;
+    this.image = null;
+    this.says = null;
+    this.panels = [];
+    this.waiting = {}; // by question: the newest that waits while another is in flight
+    this.flying = {};
+    this.later = 0;
+  }
+
+  get elements() { return this.panels.map((p) => p.element); }
+
+  /** Panels of another model. */
+  open(about) {
+    this.about = about;
+    this.says = this.likeliest = null;
+    this.panels = about ? PANELS.filter((p) => p.applies(about)).map((p) => this.panel(p)) : [];
+  }
+
+  panel(kind) {
+    const made = kind.make(this, this.page);
+    const state = make("p", { class: "error", hidden: true });
+    const save = make("button", { type: "button", class: "save", "aria-label": `save ${kind.title} of ${this.about.name}` }, "save");
+    const title = make("h2", {}, `${this.key.toUpperCase()}: ${kind.title}`);
+    const words = kind.words(this.about);
+    const element = make("details", { class: `panel side-${this.key}${kind.narrow ? " narrow" : ""}`, open: !kind.closed, "data-panel": kind.name },
+      make("summary", {}, title, save), words ? make("p", { class: "words" }, words) : "", state,
+      make("div", { class: "body" }, made.body));
+    save.addEventListener("click", (event) => {
+      event.preventDefault();
+      savePanel(made.body, `${this.about.id}-${kind.name}`.replaceAll(":", "-"), this.page.provenance(this));
+    });
+    const panel = { kind, ...made, element, state, visible: true };
+    element.addEventListener("toggle", () => element.open && this.refresh(panel));
+    new IntersectionObserver(([entry]) => {
+      const appeared = entry.isIntersecting && !panel.visible;
+      panel.visible = entry.isIntersecting;
+      if (appeared) this.refresh(panel);
+    }, { rootMargin: "200px" }).observe(element);
+    return panel;
+  }
+
+  /** The image has changed: panels that are seen ask; those that take long wait for a rest. */
+  look(image) {
+    this.image = image;
+    const seen = this.panels.filter((p) => p.element.open && p.visible);
+    for (const panel of seen) if (!panel.kind.slow) this.refresh(panel);
+    clearTimeout(this.later);
+    const slow = seen.filter((p) => p.kind.slow);
+    for (const panel of slow) panel.element.classList.add("old");
+    if (slow.length) this.later = setTimeout(() => slow.forEach((p) => this.refresh(p)), 250);
+  }
+
+  async refresh(panel) {
+    if (!this.image) return;
+    const about = this.about, image = this.image;
+    try {
+      const answers = {};
+      for (const question of panel.kind.questions) {
+        const given = { image: { shape: image.shape, data: image.data }, ...(panel.given ? panel.given() : {}) };
+        answers[question] = await this.ask(question, given, image);
+        if (!answers[question] || this.about !== about) return; // a newer one is on its way
+      }
+      panel.state.hidden = true;
+      await panel.update(answers);
+      panel.element.classList.remove("old");
+      panel.element.dataset.ready = String(Number(panel.element.dataset.ready || 0) + 1);
+      this.page.answered();
+    } catch (error) {
+      if (error.status === 503) return void setTimeout(() => this.refresh(panel), 500);
+      if (error.status === 0) return this.page.gone(error.message);
+      panel.state.textContent = error.message;
+      panel.state.hidden = false;
+    }
+  }
+
+  /** The answer, or nothing where a newer question has taken its place. Panels that ask the same of
+   * one image share the answer. */
+  ask(question, given, share = null) {
+    const now = this.flying[question];
+    if (now && share && now.share === share && !given.hidden) return now.answer;
+    if (now) {
+      if (this.waiting[question] && !(share && this.waiting[question].share === share)) this.waiting[question].done(null);
+      else if (this.waiting[question] && share && !given.hidden) return this.waiting[question].answer;
+      else if (this.waiting[question]) this.waiting[question].done(null);
+      const next = { share, given };
+      next.answer = new Promise((done, failed) => Object.assign(next, { done, failed }));
+      this.waiting[question] = next;
+      return next.answer;
+    }
+    const answer = this.page.backend.ask(this.about.id, question, given);
+    this.flying[question] = { share, answer };
+    const over = () => {
+      delete this.flying[question];
+      const next = this.waiting[question];
+      delete this.waiting[question];
+      if (next) this.ask(question, next.given, next.share).then(next.done, next.failed);
+    };
+    answer.then(over, over);
+    return answer;
+  }
+}
