@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test docs reference format clean
+.PHONY: demo test docs reference vendor format clean
 
 demo: $(VENV)/installed
 	$(BIN)/torchcaps demo
@@ -22,13 +22,16 @@ docs: $(VENV)/installed-dev
 reference: $(VENV)/installed-dev
 	$(BIN)/python -m torchcaps.cli.reference build/reference
 
+vendor: $(VENV)/installed
+	$(BIN)/python -m torchcaps.cli.vendor
+
 format: $(VENV)/installed-dev
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e .
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[explore]'
 	touch $@
 
 $(VENV)/installed-dev: $(VENV)/installed

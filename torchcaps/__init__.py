@@ -164,6 +164,8 @@ number; rooms of one number do not import each other.
     guard           who may ask, and how much
     jobs            accuracy curves in the background
     server          the page and its answers on this machine
+    graphs          questions as ONNX graphs
+    web             the page as files that need no server
 9 estimator         a classifier as scikit-learn has them
 9 cli               the command line
     commands        the table of commands, and words to functions
@@ -181,6 +183,7 @@ number; rooms of one number do not import each other.
     docs            tables in README and docs, made by the program
     reference       pages of every public name, from docstrings
     keep            a finished run into the zoo
+    vendor          what a page without a server runs on
 
 Letters: B batch · C,H,W channels, height, width · I children, J parents · D child pose size,
 E parent pose size · R rows of a matrix pose · T iterations · N data-set size · Y classes ·

@@ -75,7 +75,7 @@ class Jobs:
             for amount in CURVES[transformation]:
                 if job.cancelled.is_set():
                     return job.tell("cancelled")
-                right = _right(model, batch, transformation, amount)
+                right = right_under(model, batch, transformation, amount)
                 job.x.append(float(amount))
                 job.y.append(right)
                 job.tell("running")
@@ -90,7 +90,7 @@ class Jobs:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _right(model: CapsuleModel, batch: Batch, transformation: Any, amount: float) -> float:
+def right_under(model: CapsuleModel, batch: Batch, transformation: Any, amount: float) -> float:
     images = transformed(batch.images, transformation, amount)
     said = torch.cat([logits_of(model.encode(part)).argmax(-1) for part in images.split(50)])
     return float((said == batch.labels).float().mean())

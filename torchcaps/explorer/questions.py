@@ -83,11 +83,12 @@ class Decode(Question):
         return {"poses": (None, *poses.shape[1:]), "label": (1,)}
 
     def answer(self, model: CapsuleModel, given: Tensors) -> Tensors:
-        """label: the class that a conditional decoder draws; below zero: the likeliest."""
-        poses, label = given["poses"], int(given["label"])
-        if not 0 <= label < poses.shape[1]:
+        """label: the class that a conditional decoder draws; others do not look at it."""
+        poses = given["poses"]
+        if "logits" not in model.provides:
             return {"drawn": model.decode(poses)}
-        return {"drawn": model.decode(poses, torch.full((poses.shape[0],), label))}
+        label = given["label"].long().clamp(0, poses.shape[1] - 1)
+        return {"drawn": model.decode(poses, label.expand(poses.shape[0]))}
 
 
 class Where(Question):
@@ -185,9 +186,13 @@ class Hide(Question):
         return {**super().takes(model), "hidden": (model.length,)}
 
     def answer(self, model: Any, given: Tensors) -> Tensors:
-        image, hidden = given["image"][None], given["hidden"] > 0.5
+        hidden = given["hidden"] > 0.5
         hidden = hidden & ~hidden.all()  # of nothing it can draw nothing: all hidden is all shown
-        rows = (~hidden).nonzero()[:, 0][None]
+        return self.drawn(model, given["image"], hidden, (~hidden).nonzero()[:, 0][None])
+
+    def drawn(self, model: Any, image: Tensor, hidden: Tensor, rows: Tensor) -> Tensors:
+        """The same where it is known which patches are shown; rows [1,V]"""
+        image = image[None]
         output = model.encode(image, rows)
         size, side = model.options.patch_size, model.side
         drawn = model.patch_pixels(model.draw(output.layers[-1], rows).float(), image)

@@ -1,0 +1,122 @@
+// The same answers without a server: ONNX graphs, run here by onnxruntime-web.
+
+import { unpack } from "./tensors.js";
+
+/** A sentence, as the server's. */
+export class Refused extends Error {
+  constructor(/** @type {string} */ sentence, /** @type {number} */ status) {
+    super(sentence);
+    this.status = status;
+  }
+}
+
+const inside = document.getElementById("files");
+const packed = inside ? JSON.parse(inside.textContent) : null;
+
+/** A file of this page: packed into it, or beside it. */
+async function file(/** @type {string} */ name) {
+  if (!packed) {
+    const answer = await fetch(name);
+    if (!answer.ok) throw new Refused(`${name} is missing beside this page.`, answer.status);
+    return answer.arrayBuffer();
+  }
+  const bytes = Uint8Array.from(atob(packed[name]), (letter) => letter.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return new Response(stream).arrayBuffer();
+}
+
+const once = (make) => {
+  let made;
+  return () => (made ??= make());
+};
+
+const manifest = once(async () => JSON.parse(new TextDecoder().decode(await file("manifest.json"))));
+
+const runtime = once(async () => {
+  const ort = await import("./runtime/ort.wasm.bundle.min.mjs");
+  ort.env.wasm.numThreads = 1; // more would need headers that a plain host does not send
+  ort.env.wasm.wasmBinary = await file("runtime/ort-wasm-simd-threaded.wasm");
+  return ort;
+});
+
+/** @type {Map<string, Promise<any>>} */
+const kept = new Map();
+const keep = (name, make) => {
+  if (!kept.has(name)) kept.set(name, make());
+  return kept.get(name);
+};
+
+async function place(id) {
+  const all = await manifest(), number = all.findIndex((m) => m.id === id);
+  if (number < 0) throw new Refused("There is no such run.", 404);
+  return { model: all[number], folder: `models/${number}` };
+}
+
+const session = (folder, question) => keep(`${folder}/${question}`, async () => {
+  const ort = await runtime();
+  const weights = await keep(`${folder}/weights`, () => file(`${folder}/weights.bin`));
+  const graph = await file(`${folder}/${question}.onnx`);
+  const externalData = [{ path: "weights.bin", data: new Uint8Array(weights) }];
+  return ort.InferenceSession.create(new Uint8Array(graph), { externalData });
+});
+
+let turn = Promise.resolve(); // one at a time: there is one thread
+
+export const backend = {
+  runs: async () => (await manifest()).map(({ id, name, recipe }) => ({ id, name, recipe })),
+  about: async (id) => (await place(id)).model,
+  images: async (id, start, n = 32) => {
+    const { folder } = await place(id);
+    const all = unpack(await keep(`${folder}/images`, () => file(`${folder}/images.bin`)));
+    const [count, ...shape] = all.images.shape, size = shape.reduce((p, q) => p * q, 1);
+    const last = Math.min(count, start + n), first = Math.min(start, last);
+    return {
+      images: { shape: [last - first, ...shape], data: all.images.data.subarray(first * size, last * size) },
+      labels: { shape: [last - first], data: all.labels.data.subarray(first, last) },
+      count: all.count,
+    };
+  },
+  ask: async (id, question, given) => {
+    const { model, folder } = await place(id);
+    const made = await session(folder, question), ort = await runtime();
+    const feeds = {};
+    for (const [name, { shape, data }] of Object.entries(given)) feeds[name] = new ort.Tensor("float32", data, shape);
+    if (question === "hide") {
+      const hidden = given.hidden.data, all = hidden.every((v) => v > 0.5);
+      const rows = [...hidden.keys()].filter((n) => all || hidden[n] <= 0.5);
+      if (all) feeds.hidden = new ort.Tensor("float32", new Float32Array(hidden.length), given.hidden.shape);
+      feeds.rows = new ort.Tensor("int64", BigInt64Array.from(rows, BigInt), [1, rows.length]);
+    }
+    const found = await (turn = turn.catch(() => {}).then(() => made.run(feeds)));
+    return Object.fromEntries(model.graphs[question].outputs.map((name) => {
+      const { dims, data } = found[name];
+      return [name, { shape: [...dims], data: data instanceof BigInt64Array ? Float32Array.from(data, Number) : data }];
+    }));
+  },
+  picture: async (id, /** @type {Blob} */ blob) => {
+    const [channels, height, width] = (await place(id)).model.image;
+    let bitmap;
+    try {
+      bitmap = await createImageBitmap(blob);
+    } catch {
+      throw new Refused("This: not an image that this browser reads.", 422);
+    }
+    const canvas = new OffscreenCanvas(width, height), context = canvas.getContext("2d");
+    const scale = Math.max(width / bitmap.width, height / bitmap.height);
+    const [w, h] = [bitmap.width * scale, bitmap.height * scale];
+    context.drawImage(bitmap, (width - w) / 2, (height - h) / 2, w, h);
+    const rgba = context.getImageData(0, 0, width, height).data, size = height * width;
+    const data = new Float32Array(channels * size);
+    for (let i = 0; i < size; i++) {
+      const [r, g, b] = rgba.subarray(4 * i, 4 * i + 3);
+      if (channels === 3) [r, g, b].forEach((v, k) => { data[k * size + i] = v / 255; });
+      else data[i] = (0.299 * r + 0.587 * g + 0.114 * b) / 255;
+    }
+    return { shape: [channels, height, width], data };
+  },
+  curve: async (id, kind, told) => {
+    const { model } = await place(id), found = model.curves[kind] ?? { x: [], y: [] };
+    setTimeout(() => told({ state: "done", total: found.x.length, ...found }), 0);
+    return () => {};
+  },
+};

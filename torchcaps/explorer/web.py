@@ -1,0 +1,139 @@
+"""The explorer as files that need no server: the same page, its questions answered by ONNX graphs.
+
+index.html …           the page, with backend.js in its form without a server
+manifest.json          what /api/runs says of each model, and curves computed beforehand
+models/N/*.onnx        its questions, and weights.bin
+models/N/images.bin    test images
+runtime/               onnxruntime-web
+"""
+
+import base64
+import gzip
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from torchcaps.errors import TorchcapsError
+from torchcaps.explorer.graphs import write_graphs
+from torchcaps.explorer.jobs import CURVES, IMAGES, right_under
+from torchcaps.explorer.questions import about
+from torchcaps.explorer.server import static_files
+from torchcaps.explorer.shelf import Shelf
+from torchcaps.explorer.wire import pack
+
+VENDOR = Path(__file__).parent / "vendor"
+RUNTIME = ("ort.wasm.bundle.min.mjs", "ort-wasm-simd-threaded.wasm")
+SHOWN = 64
+"""Test images that go along."""
+README = """This folder is a page: serve it, as with `python -m http.server`, and open it there. A
+browser opens no modules from a disk; `torchcaps export RUN --format web --single-file` makes one
+file that can be opened without a server.
+"""
+
+
+def export_web(
+    shelf: Shelf,
+    out: Path,
+    single_file: bool = False,
+    runtime: Path | None = None,
+    told: Callable[[str], None] = lambda text: None,
+) -> None:
+    """Write the page of every model on a shelf: a folder, or one HTML file."""
+    if out.exists() and (out.is_file() or any(out.iterdir())):
+        raise TorchcapsError(f"{out} is there already: give --out a new name.")
+    files = {name: content for name, (content, _) in static_files().items()}
+    files["backend.js"] = files.pop("backend-static.js")
+    for name in RUNTIME:
+        path = (runtime or VENDOR) / name
+        if not path.is_file():
+            raise TorchcapsError(
+                f"{name} of onnxruntime-web is not here: make vendor, or --runtime FOLDER."
+            )
+        files[f"runtime/{name}"] = path.read_bytes()
+    manifest = []
+    work = out.with_name(f"{out.name}.tmp")
+    for number, book in enumerate(shelf.books.values()):
+        told(book.name)
+        folder = work / str(number)
+        model = shelf.model(book.id)
+        known = about(model)
+        graphs = write_graphs(model, folder)
+        data = shelf.data(book.id)
+        files |= {f"models/{number}/{p.name}": p.read_bytes() for p in sorted(folder.iterdir())}
+        files[f"models/{number}/images.bin"] = _images(data.test)
+        record = {k: book.record.get(k, "") for k in ("command", "commit", "date", "device")}
+        record |= {"seed": book.record["recipe"]["seed"], "results": book.record["results"]}
+        manifest.append({
+            "id": book.id, "name": book.name, "recipe": book.record["recipe"]["name"],
+            "data": book.spec.name.partition(":")[0], **known, "record": record, "beside": [],
+            "classes": known["classes"] or list(data.classes), "graphs": graphs,
+            "questions": [name for name in known["questions"] if name in graphs],
+            "curves": _curves(model, data.test) if "scores" in known["encode"] else {},
+        })  # fmt: skip
+        for path in folder.iterdir():
+            path.unlink()
+        folder.rmdir()
+    if work.exists():
+        work.rmdir()
+    files["manifest.json"] = json.dumps(manifest).encode()
+    if single_file:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_bytes(_one_file(files))
+        return
+    files["README.txt"] = README.encode()
+    for name, content in files.items():
+        (out / name).parent.mkdir(parents=True, exist_ok=True)
+        (out / name).write_bytes(content)
+
+
+def _images(split: Any) -> bytes:
+    batch = split.batch(torch.arange(min(SHOWN, len(split))))
+    labels = batch.labels if batch.labels.dim() == 1 else batch.labels[:, 0]
+    pixels = (batch.images * 255).round().to(torch.uint8)
+    count = torch.tensor([len(batch)], dtype=torch.int32)
+    return pack({"images": pixels, "labels": labels.to(torch.int32), "count": count})
+
+
+@torch.no_grad()
+def _curves(model: Any, split: Any) -> dict[str, dict[str, list[float]]]:
+    batch = split.batch(torch.linspace(0, len(split) - 1, min(IMAGES, len(split))).long())
+    return {
+        kind: {"x": list(map(float, grid)), "y": [right_under(model, batch, kind, x) for x in grid]}
+        for kind, grid in CURVES.items()
+        if kind != "shear_y"
+    }
+
+
+def _one_file(files: dict[str, bytes]) -> bytes:
+    """Modules as data addresses that an import map names, all else packed into the page."""
+    scripts = {n: c.decode() for n, c in files.items() if n.endswith(".js")}
+    modules = {
+        f"torchcaps/{name}": re.sub(r'from "\./([\w-]+\.js)"', r'from "torchcaps/\1"', text)
+        for name, text in scripts.items()
+    }
+    modules["torchcaps/ort"] = files[f"runtime/{RUNTIME[0]}"].decode()
+    modules["torchcaps/backend.js"] = modules["torchcaps/backend.js"].replace(
+        'import("./runtime/ort.wasm.bundle.min.mjs")', 'import("torchcaps/ort")'
+    )
+    imports = {
+        name: f"data:text/javascript;base64,{base64.b64encode(text.encode()).decode()}"
+        for name, text in modules.items()
+    }
+    packed = {
+        name: base64.b64encode(gzip.compress(content, 9, mtime=0)).decode()
+        for name, content in files.items()
+        if not name.endswith((".js", ".mjs", ".html", ".css"))
+    }
+    page = files["index.html"].decode()
+    style = files["style.css"].decode()
+    page = page.replace('<link rel="stylesheet" href="style.css">', f"<style>{style}</style>")
+    blocks = (
+        f'<script type="importmap">{json.dumps({"imports": imports})}</script>\n'
+        f'<script type="application/json" id="files">{json.dumps(packed)}</script>\n'
+        '<script type="module">import "torchcaps/main.js";</script>'
+    )
+    return page.replace('<script type="module" src="main.js"></script>', blocks).encode()
