@@ -24,7 +24,17 @@ from torchcaps.models.registry import model_config
 from torchcaps.train.loop import resume, start
 from torchcaps.train.recipe import DataSpec, Recipe
 
-CALLS = ("fsync", "replace", "rename", "truncate", "ftruncate", "unlink", "remove", "mkdir", "rmdir")
+CALLS = (
+    "fsync",
+    "replace",
+    "rename",
+    "truncate",
+    "ftruncate",
+    "unlink",
+    "remove",
+    "mkdir",
+    "rmdir",
+)
 WRITES = os.O_WRONLY | os.O_RDWR
 
 

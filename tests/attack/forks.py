@@ -22,8 +22,14 @@ from torchcaps.data import registry
 class Child:
     """A function in a forked process, in a folder of its own; its words go to a file there."""
 
-    def __init__(self, work: Callable[[], Any], folder: Path, environment: dict | None = None):
-        self.said = folder / "said.txt"
+    def __init__(
+        self,
+        work: Callable[[], Any],
+        folder: Path,
+        environment: dict[str, str] | None = None,
+        said: Path | None = None,
+    ):
+        self.said = said or folder / "said.txt"
         self.code: int | None = None
         self.pid = os.fork()
         if self.pid == 0:

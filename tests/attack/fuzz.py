@@ -1,13 +1,11 @@
 """Damaged files for every reader, in a process of its own that is watched: python -m
 tests.attack.fuzz FOLDER COUNT SEED prints what came of them as JSON.
 
-An audit hook counts every program that is started, every connection, and every file that is opened
-to be written, moved, made or removed outside the folder; an alarm ends a reader that takes too long.
+What the process does meanwhile is watched; an alarm ends a reader that takes too long.
 """
 
 import collections
 import json
-import os
 import random
 import resource
 import shutil
@@ -18,50 +16,17 @@ import traceback
 from pathlib import Path
 
 from tests.attack.readers import READERS, Reader
+from tests.attack.watch import Watch
 from torchcaps.errors import TorchcapsError
 
 SECONDS = 10
-STARTS = ("subprocess.Popen", "os.system", "os.exec", "os.fork", "os.forkpty", "os.posix_spawn",
-          "os.spawn", "pty.spawn", "socket.connect", "webbrowser.open")  # fmt: skip
-CHANGES = ("os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.truncate", "os.link", "os.symlink",
-           "os.chmod", "os.chown", "os.utime", "shutil.rmtree", "shutil.move")  # fmt: skip
 NUMBERS = (0, 1, 0x7F, 0x80, 0xFF, 0x7FFF, 0xFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF)
-VALUES = (None, True, -1, 0, 1e300, float("nan"), 10**400, "", "x", "../../../up", "/abs", "\0", "é",
-          [], {}, [1], {"a": 1}, [[[[]]]], "y" * 5000, [0] * 2000, 2**63, -(2**31))  # fmt: skip
+VALUES = (None, True, -1, 0, 1e300, float("nan"), 10**400, "", "x", "../../../up", "/abs", "\0",
+          "é", [], {}, [1], {"a": 1}, [[[[]]]], "y" * 5000, [0] * 2000, 2**63, -(2**31))  # fmt: skip
 
 
 class TooLong(BaseException):
     """Not an Exception: no reader may take it for a broken file."""
-
-
-class Watch:
-    """What the process did that no reader may."""
-
-    def __init__(self, folder: Path):
-        self.folder, self.on, self.seen = str(folder), False, []
-        sys.addaudithook(self)
-
-    def __call__(self, event: str, arguments: tuple) -> None:
-        if not self.on:
-            return
-        if event in STARTS:
-            self.seen.append(f"{event} {arguments!r:.200}")
-        elif event in CHANGES or (event == "open" and self._writes(arguments)):
-            paths = arguments[:2] if event in ("os.rename", "shutil.move") else arguments[:1]
-            for path in paths:
-                if isinstance(path, (str, bytes, os.PathLike)) and not self._inside(path):
-                    self.seen.append(f"{event} {arguments!r:.200}")
-
-    @staticmethod
-    def _writes(arguments: tuple) -> bool:
-        _, mode, flags = arguments
-        by_flags = (flags or 0) & (os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND)
-        return bool(by_flags) or any(letter in (mode or "") for letter in "wax+")
-
-    def _inside(self, path) -> bool:
-        real = os.path.realpath(os.fsdecode(path))
-        # shutil.rmtree works with names relative to an open folder, which it reports as they are
-        return real.startswith(self.folder) or not os.path.isabs(os.fsdecode(path))
 
 
 def damaged(content: bytes, chance: random.Random) -> bytes:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from lightning_fabric import Fabric
 from lightning_fabric.strategies.model_parallel import ModelParallelStrategy
 from torch import nn
@@ -19,7 +20,7 @@ from torchcaps.models.base import SIZES
 from torchcaps.models.registry import build, models
 from torchcaps.train.load import data_of, load
 from torchcaps.train.optim import make_optimiser
-from torchcaps.train.recipe import Recipe
+from torchcaps.train.recipe import HardwareSpec, Recipe
 from torchcaps.train.starting import take_weights
 from torchcaps.train.tasks import Task, make_task, task_class
 
@@ -117,6 +118,22 @@ def _shard(task: Any, mesh: Any) -> nn.Module:
     return task
 
 
+def _join_again(hardware: HardwareSpec) -> None:
+    """Processes that torchrun starts once more meet under another name than the first time: its
+    store still holds the addresses of the dead, and would send them there.
+    """
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    if attempt == "0" or hardware.processes < 2 or dist.is_initialized():
+        return
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    kept = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    store = dist.TCPStore(address, port, world, is_master=rank == 0 and not kept)
+    on_cpu = hardware.accelerator == "cpu" or not torch.cuda.is_available()
+    named = dist.PrefixStore(f"attempt {attempt}", store)
+    dist.init_process_group("gloo" if on_cpu else "nccl", store=named, rank=rank, world_size=world)
+
+
 def make_fabric(recipe: Recipe) -> Fabric:
     """Device, precision and strategy; under torchrun or SLURM this process joins the others."""
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
@@ -146,6 +163,7 @@ def make_fabric(recipe: Recipe) -> Fabric:
         )
     except (RuntimeError, ValueError) as error:  # Lightning says so when a device is missing
         raise TorchcapsError(f"This machine cannot run {hardware}: {error}") from None
+    _join_again(hardware)
     fabric.launch()
     return fabric
 

@@ -1,0 +1,58 @@
+"""Kills: at file events, at random moments; and a disk without room. The same bits in the end."""
+
+import json
+import subprocess
+
+import pytest
+
+from tests.attack import ATTACK, driven
+
+SHARE = 1 if ATTACK else 24
+"""One file event of so many is tried."""
+KILLS = 200 if ATTACK else 4
+FREE = ("40", "300", "700", "late:40", "late:68")
+"""Kilobytes that others leave free on the disk, from the start or at the end of a run."""
+MORE = ("0", "4", "150", "500", "900", "late:0", "late:64", "late:72", "late:80") if ATTACK else ()
+
+
+def test_a_kill_at_any_file_event_changes_nothing(tmp_path):
+    found = driven("events", tmp_path / "runs", SHARE)
+    assert not found["faults"], "\n".join(found["faults"])
+    assert found["tried"] >= found["events"] // SHARE > 0
+    kinds = {name.split()[0] for name in found["names"]}
+    assert kinds >= {"open", "write", "half", "fsync", "replace", "unlink", "mkdir", "rmdir"}
+    written = " ".join(found["names"])
+    for part in ("results/other.jsonl", "run/model/model.safetensors", "run/record.json.tmp",
+                 "run/metrics.jsonl", "run/start.json.tmp"):  # fmt: skip
+        assert f"half of write {part}" in written
+
+
+def test_a_kill_at_any_moment_changes_nothing(tmp_path):
+    found = driven("kills", tmp_path / "runs", KILLS)
+    assert not found["faults"], "\n".join(found["faults"])
+    assert found["kills"] >= KILLS
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 3 MB, where this user may mount one."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    words = ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(place)]
+    try:
+        mounted = subprocess.run(words, capture_output=True, text=True)
+    except OSError as error:
+        pytest.skip(f"there is no mount ({error})")
+    if mounted.returncode:
+        pytest.skip(f"this user may not mount a disk ({mounted.stderr.strip()})")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+def test_a_full_disk_loses_nothing(small_disk, tmp_path):
+    """A sentence and exit 1; lines of results whole or absent; with room again the same bits."""
+    found = driven("disk", small_disk, tmp_path / "elsewhere", *FREE, *MORE)
+    assert not found["faults"], "\n".join(found["faults"])
+    said = found["said"]
+    assert all("torchcaps: " in said[free] for free in FREE), json.dumps(said, indent=1)
+    assert "results/other.jsonl" in said["late:68"], "the lines themselves found no room"
