@@ -21,8 +21,10 @@ from torchcaps.errors import TorchcapsError
 
 SECONDS = 10
 NUMBERS = (0, 1, 0x7F, 0x80, 0xFF, 0x7FFF, 0xFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF)
+# fmt: off
 VALUES = (None, True, -1, 0, 1e300, float("nan"), 10**400, "", "x", "../../../up", "/abs", "\0",
-          "é", [], {}, [1], {"a": 1}, [[[[]]]], "y" * 5000, [0] * 2000, 2**63, -(2**31))  # fmt: skip
+          "é", [], {}, [1], {"a": 1}, [[[[]]]], "y" * 5000, [0] * 2000, 2**63, -(2**31))
+# fmt: on
 
 
 class TooLong(BaseException):

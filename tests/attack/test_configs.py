@@ -48,6 +48,21 @@ def test_texts(text, saved, tmp_path):
         load(tmp_path / "recipe.json")
 
 
+def test_a_network_of_timm_is_one_of_its_own(saved):
+    """Other names would fetch, or read a file."""
+    for network in ("hf-hub:somebody/something", "local-dir:/etc", "/etc/passwd"):
+        (saved / "config.json").write_text(json.dumps({"family": "timm", "network": network}))
+        with pytest.raises(TorchcapsError, match="timm"):
+            from_folder(saved)
+
+
+def test_a_model_at_home(saved, monkeypatch):
+    monkeypatch.setenv("HOME", str(saved.parent))
+    assert torchcaps.load("~/model").num_parameters
+    with pytest.raises(TorchcapsError, match="neither a run"):
+        torchcaps.load("~/a/b")
+
+
 def test_a_pipe_does_not_hang(saved):
     (saved / "config.json").unlink()
     os.mkfifo(saved / "config.json")

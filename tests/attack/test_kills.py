@@ -1,9 +1,6 @@
 """Kills: at file events, at random moments; and a disk without room. The same bits in the end."""
 
 import json
-import subprocess
-
-import pytest
 
 from tests.attack import ATTACK, driven
 
@@ -31,22 +28,6 @@ def test_a_kill_at_any_moment_changes_nothing(tmp_path):
     found = driven("kills", tmp_path / "runs", KILLS)
     assert not found["faults"], "\n".join(found["faults"])
     assert found["kills"] >= KILLS
-
-
-@pytest.fixture
-def small_disk(tmp_path):
-    """A file system of 3 MB, where this user may mount one."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    words = ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(place)]
-    try:
-        mounted = subprocess.run(words, capture_output=True, text=True)
-    except OSError as error:
-        pytest.skip(f"there is no mount ({error})")
-    if mounted.returncode:
-        pytest.skip(f"this user may not mount a disk ({mounted.stderr.strip()})")
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
 
 
 def test_a_full_disk_loses_nothing(small_disk, tmp_path):
