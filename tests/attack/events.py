@@ -176,7 +176,12 @@ def main(folder: Path, share: int) -> dict:
             continue
         found = outcome(place)
         faults += [f"{where}: another {key}" for key in wanted if found[key] != wanted[key]]
-    return {"events": len(names), "tried": len(tried), "faults": faults, "names": names}
+    paths = (name.split()[-1] for name in names)  # of a folder that is removed, names alone
+    outside = [p for p in paths if p.startswith(("/", "..")) and not p.startswith(str(folder))]
+    return {
+        "events": len(names), "tried": len(tried), "faults": faults, "names": names,
+        "outside": outside,
+    }  # fmt: skip
 
 
 if __name__ == "__main__":

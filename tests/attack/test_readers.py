@@ -6,7 +6,7 @@ import sys
 from tests.attack import ATTACK, driven
 from tests.attack.readers import READERS
 
-FILES = 10_000 if ATTACK else 600
+FILES = 10_000 if ATTACK else 400
 MEMORY = 1024
 """Megabytes beyond what the good files took."""
 
