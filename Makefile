@@ -15,7 +15,7 @@ test: $(VENV)/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
 attack: $(VENV)/installed-dev
-	TORCHCAPS_ATTACK=500 OMP_NUM_THREADS=1 $(BIN)/python -m pytest --durations=10 tests/attack tests/train/test_results.py
+	TORCHCAPS_ATTACK=500 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rP --durations=10 tests/attack tests/train/test_results.py
 
 docs: $(VENV)/installed-dev
 	$(BIN)/python -m torchcaps.cli.catalog

@@ -18,6 +18,7 @@ def test_damaged_files_are_data_or_a_sentence(tmp_path):
     found = driven("fuzz", tmp_path, FILES, 2)
     assert not found["faults"], "\n".join(found["faults"][:5])
     assert not found["seen"], found["seen"][:5]
+    print(f"{FILES} files, {len(READERS)} readers, {found['memory_mb']:.0f} MB")
     assert found["memory_mb"] < MEMORY
     assert found["outcomes"].keys() == READERS.keys()
     assert sum(sum(o.values()) for o in found["outcomes"].values()) == FILES
