@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test docs reference vendor format clean
+.PHONY: demo test attack docs reference vendor format clean
 
 demo: $(VENV)/installed
 	$(BIN)/torchcaps demo
@@ -13,6 +13,9 @@ test: $(VENV)/installed-dev
 	$(BIN)/pyright
 	$(BIN)/python -W error -m torchcaps.cli.reference build/reference
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+
+attack: $(VENV)/installed-dev
+	TORCHCAPS_ATTACK=500 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rP --durations=10 tests/attack tests/train/test_results.py
 
 docs: $(VENV)/installed-dev
 	$(BIN)/python -m torchcaps.cli.catalog

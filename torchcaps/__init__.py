@@ -131,6 +131,7 @@ number; rooms of one number do not import each other.
     record          command, commit, device, versions
     results         results/*.jsonl: measured lines and their amendments
     progress        the progress display
+    failing         what ends a run from outside, in a sentence
     diagnose        the layer where a loss stopped being finite
     starting        weights that a run begins with
     setup           what a run works with, built from its recipe

@@ -7,9 +7,14 @@ import random
 import pytest
 
 import torchcaps
+from torchcaps.analysis.measures import read_measure
+from torchcaps.data import Augment
+from torchcaps.data.registry import entry
 from torchcaps.errors import TorchcapsError
 from torchcaps.models.registry import from_folder
+from torchcaps.train.optim import learning_rate, make_optimiser
 from torchcaps.train.recipe import from_dict, load, to_dict
+from torchcaps.train.setup import _check, build_task
 
 
 @pytest.fixture
@@ -48,6 +53,21 @@ def test_texts(text, saved, tmp_path):
         load(tmp_path / "recipe.json")
 
 
+def test_a_network_of_timm_is_one_of_its_own(saved):
+    """Other names would fetch, or read a file."""
+    for network in ("hf-hub:somebody/something", "local-dir:/etc", "/etc/passwd"):
+        (saved / "config.json").write_text(json.dumps({"family": "timm", "network": network}))
+        with pytest.raises(TorchcapsError, match="timm"):
+            from_folder(saved)
+
+
+def test_a_model_at_home(saved, monkeypatch):
+    monkeypatch.setenv("HOME", str(saved.parent))
+    assert torchcaps.load("~/model").num_parameters
+    with pytest.raises(TorchcapsError, match="neither a run"):
+        torchcaps.load("~/a/b")
+
+
 def test_a_pipe_does_not_hang(saved):
     (saved / "config.json").unlink()
     os.mkfifo(saved / "config.json")
@@ -71,12 +91,26 @@ def test_recipes_of_any_values(tiny_recipe):
     plain = to_dict(tiny_recipe)
     places = [(k,) for k in plain if k != "version"]
     places += [(k, i) for k, v in plain.items() if isinstance(v, dict) for i in v]
-    chance = random.Random(0)
+    chance, refused = random.Random(0), 0
     for _ in range(2000):
         values = json.loads(json.dumps(plain))
         *group, name = chance.choice(places)
         (values[group[0]] if group else values)[name] = chance.choice(VALUES)
         try:
-            from_dict(values, "recipe.json")
+            _believed(from_dict(values, "recipe.json"))
         except TorchcapsError as error:
             assert len(str(error)) < 20_000
+            refused += 1
+    assert 1000 < refused < 1990, "some are good, or nothing was tried"
+
+
+def _believed(recipe):
+    """All that a run makes of a recipe before it reads data."""
+    _check(recipe)
+    make_optimiser(build_task(recipe), recipe.optimiser)
+    for step in range(10):
+        learning_rate(recipe.schedule, recipe.optimiser.lr, step, 10)
+    Augment(recipe.data.augment)
+    entry(recipe.data.name)
+    for measure in (*recipe.measures, *recipe.watch):
+        read_measure(measure)

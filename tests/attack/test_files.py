@@ -11,9 +11,10 @@ import zlib
 
 import numpy as np
 import pytest
+import scipy.io
 
 from tests.data import files
-from torchcaps.data import affnist, cifar, dsprites, mnist, pictures, smallnorb
+from torchcaps.data import affnist, cifar, dsprites, mnist, pictures, smallnorb, svhn
 from torchcaps.errors import TorchcapsError
 
 MEMORY, SECONDS = 50 * 2**20, 10
@@ -121,6 +122,24 @@ def test_labels_that_are_no_class(label, tmp_path):
         path.write_bytes(pickle.dumps({b"data": pixels, b"labels": wrong}, 2))
     with pytest.raises(TorchcapsError, match="not one of 0 to 9"):
         cifar.cifar10(tmp_path, seed=0)
+
+
+@pytest.mark.parametrize("label", [-1, 5])
+def test_categories_that_are_none(label, tmp_path):
+    files.smallnorb(tmp_path)
+    (path,) = tmp_path.glob("smallnorb/*testing-cat.mat")
+    categories = smallnorb.read_norb(path).copy()
+    categories[3] = label
+    files.norb(path, categories)
+    with pytest.raises(TorchcapsError, match="not one of 0 to 4"):
+        smallnorb.smallnorb(tmp_path, seed=0)
+
+
+@pytest.mark.parametrize("label", [-1, 11])
+def test_house_numbers_that_are_none(label, tmp_path):
+    labels = np.array([[1], [label], [3]], np.int16)
+    scipy.io.savemat(tmp_path / "a.mat", {"X": np.zeros((32, 32, 3, 3), np.uint8), "y": labels})
+    refused(svhn.read_svhn, tmp_path / "a.mat", "outside 1 to 10")
 
 
 def bomb(size):

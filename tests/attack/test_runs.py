@@ -6,6 +6,7 @@ import os
 import random
 import shutil
 import signal
+import subprocess
 from dataclasses import replace
 
 import pytest
@@ -194,6 +195,24 @@ def test_nothing_is_written_outside(tmp_path, monkeypatch, tiny_recipe, whole, c
     assert main(["record", str(folder)]) == 1
     assert "no paper's short name" in capsys.readouterr().err
     assert sorted(p.name for p in tmp_path.iterdir()) == ["mine", "run"]
+
+
+def test_a_read_only_disk_is_told(small_disk, whole, stopped, tmp_path, capsys):
+    done, folder = small_disk / "done", small_disk / "stopped"
+    for source, to in ((whole.folder, done), (stopped, folder)):
+        shutil.copytree(source, to, ignore=shutil.ignore_patterns("00000000", "*.png"))
+    (tmp_path / "x.png").write_bytes(b"")
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    for words in (
+        ["report", str(done)],
+        ["record", str(done), "--results", str(small_disk / "results")],
+        ["resume", str(folder)],
+        ["measure", str(done), "knn,limit=50"],
+        ["train", "demo/convnet-avg", "--out", str(small_disk / "new")],
+    ):
+        assert main(words) == 1, words
+        said = capsys.readouterr().err.strip().splitlines()
+        assert "Error" not in said[-1] and "ead-only" in said[-1], said
 
 
 def test_after_a_loss_that_is_not_finite_the_run_goes_on(tiny_recipe, tmp_path, monkeypatch):

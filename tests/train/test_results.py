@@ -1,6 +1,8 @@
 """Results that nothing can change: one writer at a time, amendments, torn lines set aside."""
 
 import multiprocessing
+import os
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 import pytest
@@ -85,15 +87,51 @@ def test_foreign_lines_are_named_and_left_out(tmp_path, text):
     assert len(read(path)[0]) == 2
 
 
-def _write(number: int, folder: Path) -> None:
-    append_record(record(f"run {number}"), folder)
+WRITERS = 50
 
 
-def test_many_writers_lose_nothing(tmp_path):
-    with multiprocessing.get_context("fork").Pool(4) as pool:
-        pool.starmap(_write, [(n, tmp_path) for n in range(40)])
+def _write(number: int, name: str, folder: Path, together: Barrier) -> None:
+    together.wait(30)
+    append_record(record(name.format(number)), folder)
+
+
+@pytest.mark.parametrize("name, runs", [("run {}", WRITERS), ("one run", 1)], ids=str)
+def test_fifty_writers_at_once_lose_and_double_nothing(name, runs, tmp_path):
+    """Each with a run of its own, and all with the same one."""
+    fork = multiprocessing.get_context("fork")
+    together = fork.Barrier(WRITERS)
+    writers = [
+        fork.Process(target=_write, args=(n, name, tmp_path, together)) for n in range(WRITERS)
+    ]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join(60)
+        assert writer.exitcode == 0
     lines, problems = read(tmp_path / "little.jsonl")
-    assert {x["run"] for x in lines} == {f"run {n}" for n in range(40)} and not problems
+    assert len(lines) == runs and not problems
+    assert {x["run"] for x in lines} == {name.format(n) for n in range(WRITERS)}
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_that_takes_no_files_is_told(tmp_path):
+    tmp_path.chmod(0o500)
+    with pytest.raises(TorchcapsError, match="cannot be written"):
+        append_record(record(), tmp_path)
+
+
+def test_a_place_that_is_no_folder_is_told(tmp_path):
+    (tmp_path / "results").write_text("a file of somebody's")
+    with pytest.raises(TorchcapsError, match="cannot be written"):
+        append_record(record(), tmp_path / "results")
+
+
+@pytest.mark.parametrize("change", [{"results": [7]}, {"recipe": {}}, {"run": []}, {"commit": {}},
+                                    {"results": [{"kind": "supersede"}]}], ids=str)  # fmt: skip
+def test_a_damaged_record_is_no_line(change, tmp_path):
+    with pytest.raises(TorchcapsError, match="damaged"):
+        append_record({**record(), **change}, tmp_path)
+    assert not (tmp_path / "little.jsonl").exists()
 
 
 def test_names_lead_nowhere_else(tmp_path):

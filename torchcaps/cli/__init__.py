@@ -29,6 +29,12 @@ def main(arguments: list[str] | None = None) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:  # a disk that is full or read-only, a file that nobody may open
+        if debug:
+            raise
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"torchcaps: {where}{error.strerror or error}.", file=sys.stderr)
+        return 1
     except Exception as error:
         if debug:
             raise

@@ -1,5 +1,6 @@
 """Commands that train. Heavy imports stand inside, so that help is quick."""
 
+import os
 import re
 from pathlib import Path
 from typing import Annotated, Any
@@ -63,6 +64,11 @@ def _train(name: str, words: list[str]) -> None:
 
     chosen, rest, line = _chosen(name, words)
 
+    if os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0") != "0" and not any(
+        word.partition("=")[0] == "--out" for word in rest
+    ):
+        raise wrong("with --max-restarts say where: --out RUN.", "torchcaps train")
+
     def run(
         recipe: Annotated[Recipe, tyro.conf.arg(name="")] = chosen,
         out: Folder = None,
@@ -77,15 +83,29 @@ def _train(name: str, words: list[str]) -> None:
             json: Whether the record is printed as JSON at the end.
         """
         from torchcaps.experiments.chain import pretrained
-        from torchcaps.train.loop import start
+        from torchcaps.train.loop import resume, start
 
         to = Console(stderr=True) if json else console
         if line:
             to.print(line, highlight=False, markup=False)
+        if out is not None and _restarted(out, recipe):
+            return show_record(resume(out, to), json)
         results = RESULTS if recipe.record else None
         show_record(start(pretrained(recipe, to, results), out, to), json)
 
     parse(run, rest, f"torchcaps train {name}")
+
+
+def _restarted(out: Path, recipe: Any) -> bool:
+    """Whether torchrun starts this once more because a process of it died: then its run goes on."""
+    from torchcaps.train.recipe import differences
+    from torchcaps.train.run import Run
+
+    run = Run(out)
+    if os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0" or not run.recipe_file.exists():
+        return False
+    held = run.recipe()
+    return held.seed == recipe.seed and not differences(held, recipe)
 
 
 def _chosen(name: str, words: list[str]) -> tuple[Any, list[str], str]:

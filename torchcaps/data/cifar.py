@@ -73,6 +73,17 @@ def read_python(path: Path, label_key: bytes) -> Split:
     return Split(images, torch.from_numpy(labels.astype(np.int64)))
 
 
+def read_names(path: Path) -> tuple[str, ...]:
+    """CIFAR-100's classes, a word each."""
+    try:
+        words = read_bytes(path, largest=2**16).decode().split()
+    except UnicodeDecodeError:
+        words = []
+    if len(words) != len(set(words)) or len(words) != 100:
+        raise TorchcapsError(f"{path}: not the names of a hundred classes, a line each.")
+    return tuple(words)
+
+
 def _join(parts: list[Split]) -> Split:
     return Split(torch.cat([p.images for p in parts]), torch.cat([p.labels for p in parts]))
 
@@ -112,6 +123,5 @@ def cifar100(root: Path, *, seed: int) -> Dataset:
             raise missing("cifar100", root, CIFAR100)
         train, test = (read_binary(binary / name, 2) for name in ("train.bin", "test.bin"))
     names = binary / "fine_label_names.txt"
-    if names.exists() and len(words := names.read_text().split()) == 100:
-        classes = tuple(words)
+    classes = read_names(names) if names.exists() else classes
     return _checked("cifar100", classes, train, test, seed)

@@ -95,7 +95,8 @@ def _categories(path: Path, values: np.ndarray) -> torch.Tensor:
     return labels
 
 
-def _copy(path: Path, part: str) -> Split:
+def read_copy(path: Path, part: str) -> Split:
+    """A half of the copy as an npz file: `train` or `test`."""
     others = tuple(f"{part}_{n}" for n in ("instance", "elevation", "azimuth", "lighting"))
     few = dict.fromkeys((f"{part}_category", *others), 8 * NUMBER)
     arrays = read_npz(path, {f"{part}_images": NUMBER * 2 * 96 * 96, **few}, others)
@@ -118,7 +119,7 @@ def _halves(root: Path) -> tuple[Split, Split, str]:
         fetch("smallnorb", root, SMALLNORB)
     if find(root, f"smallnorb/{_TRAIN}-dat.mat"):
         return _original(root, _TRAIN), _original(root, _TEST), "the original files"
-    return _copy(copy, "train"), _copy(copy, "test"), "a copy through JPEG quality 75"
+    return read_copy(copy, "train"), read_copy(copy, "test"), "a copy through JPEG quality 75"
 
 
 @dataclass(frozen=True)

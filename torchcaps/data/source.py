@@ -151,11 +151,12 @@ def unpack(archive: Path, folder: Path) -> None:
         else:
             with tarfile.open(archive) as t:
                 t.extractall(temporary, filter="data")
-    except (OSError, tarfile.TarError, zipfile.BadZipFile) as error:
+        inner = list(temporary.iterdir())
+        # an archive that holds one folder of the wanted name: that folder is the data set
+        wanted = inner[0] if len(inner) == 1 and inner[0].is_dir() else temporary
+        os.replace(wanted, folder)
+    except Exception as error:  # a broken archive makes zipfile, tarfile and zlib raise many kinds
+        kind = type(error).__name__
+        raise TorchcapsError(f"{archive}: cannot be unpacked ({kind}: {error}).") from None
+    finally:
         shutil.rmtree(temporary, ignore_errors=True)
-        raise TorchcapsError(f"{archive}: cannot be unpacked ({error}).") from None
-    inner = list(temporary.iterdir())
-    # an archive that holds one folder of the wanted name: that folder is the data set
-    wanted = inner[0] if len(inner) == 1 and inner[0].is_dir() else temporary
-    os.replace(wanted, folder)
-    shutil.rmtree(temporary, ignore_errors=True)

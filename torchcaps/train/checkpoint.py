@@ -46,11 +46,15 @@ class State:
 def write_atomic(path: Path, data: bytes) -> None:
     """All of it or nothing: the old file stays until the new one is on the disk."""
     temporary = path.with_name(path.name + ".tmp")
-    with temporary.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError:
+        temporary.unlink(missing_ok=True)  # a full disk needs the room
+        raise
     _sync_folder(path.parent)
 
 
@@ -170,7 +174,18 @@ def save(
             f"Checkpoint {final} could not be written: {reason}; {kept}."
         ) from None
     for old in numbered(folder)[KEEP:]:
-        shutil.rmtree(old, ignore_errors=True)
+        _forget(old)
+
+
+def _forget(path: Path) -> None:
+    """A checkpoint goes as a whole: one that is half gone has a name that `tidy` knows."""
+    going = path.with_name(f"{path.name}.tmp")
+    shutil.rmtree(going, ignore_errors=True)
+    try:
+        os.replace(path, going)
+    except OSError:
+        return  # it can stay
+    shutil.rmtree(going, ignore_errors=True)
 
 
 def numbered(folder: Path) -> list[Path]:
@@ -216,7 +231,7 @@ def forget_from(folder: Path, step: int) -> None:
     """Checkpoints of a step and later go, unless there would be none: their weights are bad."""
     bad = [path for path in numbered(folder) if int(path.name) >= step]
     for path in bad if len(bad) < len(numbered(folder)) else ():
-        shutil.rmtree(path, ignore_errors=True)
+        _forget(path)
 
 
 def load_last(folder: Path) -> tuple[State, dict[str, Tensor], dict[str, Tensor], list[str]]:

@@ -84,11 +84,16 @@ def finish(training: Training, command: str = "") -> dict[str, Any]:
     }
     if training.chief:
         task.model.record, task.model.class_names = record, parts.data.classes
-        task.model.save_pretrained(run.model)
-        record["weights_sha256"] = sha256_file(run.model / "model.safetensors")
-        if recipe.record:
-            append_record(record, Path("results"))
-        text = json.dumps(record, indent=2) + "\n"
-        checkpoint.write_atomic(run.record_file, text.encode())
+        _write(run, task, record, recipe.record)
     parts.fabric.barrier()  # what comes next may read the run
     return record
+
+
+def _write(run: Run, task: Task, record: dict[str, Any], recorded: bool) -> None:
+    """The record comes last: a run that has one has all else."""
+    task.model.save_pretrained(run.model)
+    record["weights_sha256"] = sha256_file(run.model / "model.safetensors")
+    if recorded:
+        append_record(record, Path("results"))
+    text = json.dumps(record, indent=2) + "\n"
+    checkpoint.write_atomic(run.record_file, text.encode())

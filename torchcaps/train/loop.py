@@ -18,6 +18,7 @@ from torchcaps.data.given import as_dataset
 from torchcaps.data.registry import shared_loads
 from torchcaps.errors import Interrupted
 from torchcaps.train import checkpoint
+from torchcaps.train.failing import told
 from torchcaps.train.finish import finish
 from torchcaps.train.progress import TrainingProgress
 from torchcaps.train.recipe import Recipe, differences
@@ -180,7 +181,7 @@ def start(
     if training.console:
         for sentence in _remarks(training):
             training.console.print(sentence, markup=False, highlight=False)
-    with claimed(run.folder, recipe):
+    with claimed(run.folder, recipe), told(run.folder, parts.fabric.world_size):
         training.save()
         train_to_end(training, command)
     return run
@@ -220,7 +221,8 @@ def resume(
     recipe = run.recipe()
     given = None if data is None else (as_dataset(data, seed=recipe.data.seed), recipe.data.seed)
     if not run.record_file.exists():
-        with claimed(run.folder, recipe), shared_loads(given):
+        processes = recipe.hardware.processes
+        with claimed(run.folder, recipe), shared_loads(given), told(run.folder, processes):
             if not run.record_file.exists():  # it may have ended since
                 _take_up(run, recipe, console, command)
     return run

@@ -12,7 +12,8 @@ commit, date and device of whoever wrote it; it speaks of the lines above it tha
 import json
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,10 @@ Line = dict[str, Any]
 NEEDED = ("recipe", "seed", "protocol", "table", "row", "data", "split", "metric", "value", "date")
 RUN = ("recipe", "seed", "protocol", "date")
 """What tells runs apart that were recorded before they had an identity."""
+PROBED = ("fit", "features", "how")
+"""What tells two lines of a run apart that have the same metric."""
+SAID = {"note": ("note",), "supersede": ("because",), "rename": ("data",)}
+"""What an amendment must say."""
 
 
 def results_file(paper: str, folder: Path) -> Path:
@@ -37,26 +42,51 @@ def run_of(line: Line) -> tuple[Any, ...]:
 
 def parse_lines(path: Path) -> tuple[list[Line], list[str]]:
     """Every line that can be read, amendments too; and which could not, by file and number."""
-    if not path.exists():
-        return [], []
     lines, problems = [], []
-    for number, text in enumerate(path.read_bytes().split(b"\n"), 1):
+    for number, text in enumerate(_texts(path), 1):
         if not text.strip():
             continue
         line = _parsed(text)
-        if line is not None and ("kind" in line or all(n in line for n in NEEDED)):
+        if line is not None and _known(line):
             lines.append(line)
         else:
             problems.append(f"{path}:{number}: no whole line of results; it is left out.")
     return lines, problems
 
 
+def _texts(path: Path) -> list[bytes]:
+    try:
+        if path.exists() and not path.is_file():
+            raise TorchcapsError(f"{path}: not a plain file.")
+        return path.read_bytes().split(b"\n") if path.exists() else []
+    except OSError as error:
+        raise TorchcapsError(f"{path}: cannot be read ({error.strerror}).") from None
+
+
 def _parsed(text: bytes) -> Line | None:
     try:
         line = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):  # nested without end
         return None
     return line if isinstance(line, dict) else None
+
+
+def _known(line: Line) -> bool:
+    """Whether a line is a measured one or an amendment, with what these need."""
+    if "kind" not in line:
+        plain = all(isinstance(line.get(name), str | int | float) for name in NEEDED)
+        return plain and all(_scalar(line.get(name)) for name in ("run", *PROBED))
+    if not isinstance(line.get("match", {}), dict) or not isinstance(line["kind"], str):
+        return False
+    if line["kind"] == "digests":
+        pairs = line.get("digests")
+        pairs = pairs.values() if isinstance(pairs, dict) else [None]
+        return all(isinstance(pair, list) and len(pair) == 2 for pair in pairs)
+    return all(isinstance(line.get(name), str) for name in SAID.get(line["kind"], ()))
+
+
+def _scalar(value: Any) -> bool:
+    return value is None or isinstance(value, str | int | float)
 
 
 def read(path: Path) -> tuple[list[Line], list[str]]:
@@ -89,11 +119,11 @@ def read(path: Path) -> tuple[list[Line], list[str]]:
 
 def newest(path: Path, fields: tuple[str, ...]) -> list[Line]:
     """Lines of any kind, of those that agree in these fields the last one; in order of writing."""
-    found: dict[tuple[Any, ...], Line] = {}
-    for text in path.read_bytes().split(b"\n") if path.exists() else []:
+    found: dict[tuple[str, ...], Line] = {}
+    for text in _texts(path):
         line = _parsed(text) if text.strip() else None
         if line is not None and fields[0] in line:
-            found[tuple(line.get(name) for name in fields)] = line
+            found[tuple(str(line.get(name)) for name in fields)] = line
     return list(found.values())
 
 
@@ -101,26 +131,41 @@ def _matches(line: Line, wanted: dict[str, Any]) -> bool:
     return all(line.get(name) == value for name, value in wanted.items())
 
 
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """One process at a time; what the disk refuses is a sentence."""
+    from filelock import FileLock
+
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(path.with_name(f".{path.name}.lock"), is_singleton=True):
+            yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise TorchcapsError(f"{path}: cannot be written ({reason}).") from None
+
+
 def append(path: Path, lines: Iterable[Line]) -> None:
     """Write lines in one piece, one process at a time; half a line that a kill left is set aside.
 
     The half goes to a file beside it, so that nothing is lost and nothing else suffers.
     """
-    from filelock import FileLock
-
     text = "".join(json.dumps(line) + "\n" for line in lines).encode()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(path.with_name(f".{path.name}.lock")), path.open("ab+") as file:
+    with _alone(path), path.open("ab", buffering=0) as file:
         _end_last_line(path)
-        file.seek(0, os.SEEK_END)
-        before = file.tell()
+        before = path.stat().st_size
         try:
-            file.write(text)
-            file.flush()
+            _write(file, text)
             os.fsync(file.fileno())
-        except OSError as error:
-            os.truncate(path, before)
-            raise TorchcapsError(f"{path}: cannot be written ({error.strerror}).") from None
+        except OSError:
+            os.truncate(path, before)  # nothing is left in a buffer that could come after this
+            raise
+
+
+def _write(file: Any, data: bytes) -> None:
+    """All of it: what a disk takes at once may be less."""
+    while data:
+        data = data[file.write(data) :]
 
 
 def _end_last_line(path: Path) -> None:
@@ -130,36 +175,57 @@ def _end_last_line(path: Path) -> None:
     if whole == len(data):
         return
     if _parsed(data[whole:]) is not None:
-        with path.open("ab") as file:
-            file.write(b"\n")
+        with path.open("ab", buffering=0) as file:
+            _write(file, b"\n")
         return
-    with path.with_suffix(".torn").open("ab") as aside:
-        aside.write(data[whole:] + b"\n")
+    aside = path.with_suffix(".torn")
+    with aside.open("ab", buffering=0) as file:
+        before = aside.stat().st_size
+        try:
+            _write(file, data[whole:] + b"\n")
+            os.fsync(file.fileno())
+        except OSError:
+            os.truncate(aside, before)
+            raise
     os.truncate(path, whole)
 
 
 def _key(line: Line) -> tuple[Any, ...]:
-    probed = line.get("fit"), line.get("features"), line.get("how")
+    probed = (line.get(name) for name in PROBED)
     return *run_of(line), line["data"], line["split"], line["metric"], *probed
 
 
 def append_record(record: dict[str, Any], folder: Path, note: str = "") -> str:
     """The lines of a run's record that the file does not hold yet; says what was done."""
-    recipe = record["recipe"]
-    path = results_file(recipe["paper"], folder)
-    shared = {name: recipe[name] for name in ("paper", "table", "row", "protocol", "seed")}
-    facts = {k: v for k, v in record.items() if k not in ("recipe", "results", "weights_sha256")}
-    lines = [{**shared, "recipe": recipe["name"], **r, **facts} for r in record["results"]]
-    known = {_key(line) for line in parse_lines(path)[0] if "kind" not in line}
-    new = [line for line in lines if _key(line) not in known]
-    if note:
-        provenance = {name: record[name] for name in ("command", "commit", "date", "device")}
-        match = {"run": record["run"]} if "run" in record else {n: lines[0][n] for n in RUN}
-        new.append({"kind": "note", "match": match, "note": note, **provenance})
-    if not new:
-        return f"already in {path}"
-    append(path, new)
+    lines = _lines_of(record)
+    path = results_file(lines[0]["paper"] if lines else "", folder)
+    with _alone(path):  # of two that record one run the second finds its lines
+        known = {_key(line) for line in parse_lines(path)[0] if "kind" not in line}
+        new = [line for line in lines if _key(line) not in known]
+        if note and lines:
+            provenance = {name: record[name] for name in ("command", "commit", "date", "device")}
+            match = {"run": record["run"]} if "run" in record else {n: lines[0][n] for n in RUN}
+            new.append({"kind": "note", "match": match, "note": note, **provenance})
+        if not new:
+            return f"already in {path}"
+        append(path, new)
     return f"{len(new)} lines appended to {path}"
+
+
+def _lines_of(record: dict[str, Any]) -> list[Line]:
+    """A run's record as lines of results; one that is none is a sentence, and not a line."""
+    facts = {k: v for k, v in record.items() if k not in ("recipe", "results", "weights_sha256")}
+    try:
+        recipe = record["recipe"]
+        shared = {name: recipe[name] for name in ("paper", "table", "row", "protocol", "seed")}
+        lines = [{**shared, "recipe": recipe["name"], **r, **facts} for r in record["results"]]
+        good = isinstance(shared["paper"], str) and all(map(_known, lines))
+        good = good and all(_scalar(record[n]) for n in ("command", "commit", "date", "device"))
+    except (KeyError, TypeError):
+        good, lines = False, []
+    if not good or any("kind" in line for line in lines):
+        raise TorchcapsError("This record is damaged: its lines are no results of a run.")
+    return lines
 
 
 def amend(

@@ -93,19 +93,17 @@ class Run:
             raise TorchcapsError(
                 f"{out} holds a run already: torchcaps resume {out}, or another --out."
             )
-        if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):
+        if out is not None and out.exists() and not _empty(out):
             raise TorchcapsError(f"{out} is not empty: give --out a new folder, or an empty one.")
         folder, number = out or Path("runs") / stem, 2
         try:
             while out is None and not _make(folder):
                 folder, number = Path("runs") / f"{stem}-{number}", number + 1
             folder.mkdir(parents=True, exist_ok=True)
-            begun = {"run": secrets.token_hex(8), **(start or {})}
-            for name, values in (("start", begun), ("recipe", recipes.to_dict(recipe))):
-                text = json.dumps(values, indent=2) + "\n"
-                write_atomic(folder / f"{name}.json", text.encode())
         except OSError as error:
             raise TorchcapsError(f"{folder}: cannot be written ({error.strerror}).") from None
+        begun = {"run": secrets.token_hex(8), **(start or {})}
+        _write_plain(folder, {"start": begun, "recipe": recipes.to_dict(recipe)})
         return Run(folder)
 
     @staticmethod
@@ -126,9 +124,7 @@ class Run:
         begun = self.start()
         begun["modified"] = [*begun.get("modified", []), *changed]
         recipe = dataclasses.replace(recipe, protocol="modified") if recipe.paper else recipe
-        for name, values in (("start", begun), ("recipe", recipes.to_dict(recipe))):
-            text = json.dumps(values, indent=2) + "\n"
-            write_atomic(self.folder / f"{name}.json", text.encode())
+        _write_plain(self.folder, {"start": begun, "recipe": recipes.to_dict(recipe)})
 
     def start(self) -> dict[str, Any]:
         path = self.folder / "start.json"
@@ -158,8 +154,11 @@ class Run:
             return []
         try:
             lines = self.metrics_file.read_text().splitlines()
-            return [json.loads(line) for line in lines if line]
-        except (OSError, ValueError) as error:
+            found = [json.loads(line) for line in lines if line]
+            if not all(isinstance(line, dict) for line in found):
+                raise ValueError("a line is no object")
+            return found
+        except (OSError, ValueError, RecursionError) as error:
             raise TorchcapsError(f"{self.metrics_file}: damaged ({error}).") from None
 
     def log(self, values: dict[str, Any], tensorboard: bool = False) -> None:
@@ -273,6 +272,23 @@ def _taken(folder: Path) -> bool:
         return True
     lock.release()
     return False
+
+
+def _write_plain(folder: Path, files: dict[str, dict[str, Any]]) -> None:
+    try:
+        for name, values in files.items():
+            text = json.dumps(values, indent=2) + "\n"
+            write_atomic(folder / f"{name}.json", text.encode())
+    except OSError as error:
+        raise TorchcapsError(f"{folder}: cannot be written ({error.strerror}).") from None
+
+
+UNBORN = {"start.json", "start.json.tmp", "recipe.json.tmp"}
+"""What a kill leaves of a run that was not yet there: its recipe is written last."""
+
+
+def _empty(folder: Path) -> bool:
+    return folder.is_dir() and {path.name for path in folder.iterdir()} <= UNBORN
 
 
 def _make(folder: Path) -> bool:

@@ -6,10 +6,13 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from lightning_fabric import Fabric
 from lightning_fabric.strategies.model_parallel import ModelParallelStrategy
 from torch import nn
+from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
+from torch.distributed.rendezvous import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
 from torchcaps.analysis.measures import Taken, prepare, read_measure
 from torchcaps.data import Augment, Dataset, Loader
@@ -19,7 +22,7 @@ from torchcaps.models.base import SIZES
 from torchcaps.models.registry import build, models
 from torchcaps.train.load import data_of, load
 from torchcaps.train.optim import make_optimiser
-from torchcaps.train.recipe import Recipe
+from torchcaps.train.recipe import HardwareSpec, Recipe
 from torchcaps.train.starting import take_weights
 from torchcaps.train.tasks import Task, make_task, task_class
 
@@ -117,6 +120,22 @@ def _shard(task: Any, mesh: Any) -> nn.Module:
     return task
 
 
+def _join_again(hardware: HardwareSpec) -> None:
+    """Processes that torchrun starts once more meet under another name than the first time: its
+    store still holds the addresses of the dead, and would send them there.
+    """
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    if attempt == "0" or hardware.processes < 2 or dist.is_initialized():
+        return
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    kept = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    store = TCPStore(address, port, world, is_master=rank == 0 and not kept)
+    on_cpu = hardware.accelerator == "cpu" or not torch.cuda.is_available()
+    named = PrefixStore(f"attempt {attempt}", store)
+    dist.init_process_group("gloo" if on_cpu else "nccl", store=named, rank=rank, world_size=world)
+
+
 def make_fabric(recipe: Recipe) -> Fabric:
     """Device, precision and strategy; under torchrun or SLURM this process joins the others."""
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
@@ -146,6 +165,7 @@ def make_fabric(recipe: Recipe) -> Fabric:
         )
     except (RuntimeError, ValueError) as error:  # Lightning says so when a device is missing
         raise TorchcapsError(f"This machine cannot run {hardware}: {error}") from None
+    _join_again(hardware)
     fabric.launch()
     return fabric
 
@@ -155,7 +175,7 @@ RANGES = {
     "validate_every": (0, 10**9), "target_accuracy": (0, 1), "checkpoint_seconds": (0, 10**9),
     "data.seed": (0, 2**31 - 1), "data.held_out": (0, 10**9), "data.per_class": (0, 10**9),
     "data.cutmix": (0, 1), "optimiser.lr": (0, 1e30), "optimiser.weight_decay": (0, 1e4),
-    "optimiser.momentum": (0, 1), "optimiser.beta": (0, 1), "optimiser.eps": (0, 1),
+    "optimiser.momentum": (0, 0.99999), "optimiser.beta": (0, 0.99999), "optimiser.eps": (0, 1),
     "optimiser.clip": (0, 1e9), "optimiser.ema": (0, 1), "optimiser.accumulate": (1, 10**6),
     "schedule.warmup": (0, 1), "schedule.gamma": (0, 1e3), "schedule.period": (1, 10**9),
     "schedule.final": (0, 1), "hardware.num_nodes": (1, 10**5),

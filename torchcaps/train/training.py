@@ -188,7 +188,7 @@ class Training:
             return  # the next loss will tell
         training = checkpoint.optimiser_tensors(parts.task, parts.optimiser)
         training |= {f"best/{name}": tensor.cpu() for name, tensor in self.best.items()}
-        training |= {f"parts/{name}": values.cpu() for name, values in self.history.items()}
+        training |= {f"parts/{n}": v.cpu() for n, v in self._over_processes(self.history).items()}
         if self.average:
             training |= {f"ema/{n}": checkpoint.full(t) for n, t in self.average.weights.items()}
         training["rng/cpu"] = torch.get_rng_state()
