@@ -9,9 +9,9 @@ from typing import Annotated, Literal
 from rich.progress import track
 from tyro.conf import Positional, arg
 
-from torchcaps.cli.parse import File, Text
+from torchcaps.cli.parse import File, Folder, Text
 from torchcaps.cli.saying import console, print_json
-from torchcaps.errors import Misused, TorchcapsError
+from torchcaps.errors import Misused, TorchcapsError, require
 
 Source = Annotated[str, Positional, arg(metavar="RUN|HUB")]
 Pictures = Annotated[
@@ -125,16 +125,30 @@ def embed(model: Source, images: Pictures, /, out: File, features: Text = "") ->
     console.print(f"wrote {out}: {len(vectors)} vectors of {vectors.shape[1]}")
 
 
-def export(model: Source, /, out: File, format: Literal["onnx", "torch"] = "onnx") -> None:
+def export(
+    model: Source,
+    /,
+    out: File,
+    format: Literal["onnx", "torch", "web"] = "onnx",
+    single_file: bool = False,
+    runtime: Folder = None,
+) -> None:
     """Write a model as a file for other programs, and check that the file answers like the model.
 
-    Example: torchcaps export runs/mine --format onnx --out mine.onnx
+    Examples: torchcaps export runs/mine --out mine.onnx ·
+    torchcaps export runs/mine --format web --single-file --out mine.html
 
     Args:
-        model: The folder of a run or of a saved model, or a hub id.
-        out: The file.
-        format: ONNX, or torch.export's own.
+        model: The folder of a run or of a saved model, a model of the zoo, or a hub id.
+        out: The file; of a web page the folder.
+        format: ONNX, torch.export's own, or the explorer as a web page that needs no server.
+        single_file: Whether the web page is one file that opens from a disk.
+        runtime: The folder of onnxruntime-web's files, where `make vendor` has not brought them.
     """
+    if format == "web":
+        return _export_web(model, out, single_file, runtime)
+    if single_file or runtime:
+        raise Misused("--single-file and --runtime are for --format web.")
     from torchcaps.models.exporting import export as write
     from torchcaps.train.load import load
 
@@ -143,3 +157,16 @@ def export(model: Source, /, out: File, format: Literal["onnx", "torch"] = "onnx
     shape = "x".join(map(str, found.config.image_shape))
     text = f"wrote {out}: images of {shape}, any number; largest difference {worst:.1e}"
     console.print(text, soft_wrap=True, markup=False)
+
+
+def _export_web(model: str, out: Path, single_file: bool, runtime: Path | None) -> None:
+    require("fastapi", "explore")
+    from torchcaps.explorer.shelf import Shelf
+    from torchcaps.explorer.web import export_web
+
+    shelf = Shelf.of(model)
+    with console.status(f"writing {out}"):
+        export_web(shelf, out, single_file, runtime)
+    size = sum(p.stat().st_size for p in ([out] if single_file else out.rglob("*")) if p.is_file())
+    how = "open it in a browser" if single_file else f"python -m http.server -d {out}"
+    console.print(f"wrote {out}: {size / 1e6:.1f} MB; {how}", soft_wrap=True, markup=False)

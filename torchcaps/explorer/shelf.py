@@ -66,6 +66,16 @@ class Shelf:
         if not self.books:
             raise TorchcapsError("There is no finished run here: torchcaps train demo/capsnet.")
 
+    @staticmethod
+    def of(source: str) -> "Shelf":
+        """One model alone: of a run, or of the zoo."""
+        if not source.startswith(PREFIX):
+            return Shelf([Path(source)], zoo=False)
+        name = zoo_folder(source).name
+        shelf = Shelf([])
+        shelf.books = {f"{PREFIX}{name}": shelf.book(f"{PREFIX}{name}")}
+        return shelf
+
     def _add(
         self, stem: str, name: str, source: str, record: dict[str, Any], spec: DataSpec
     ) -> None:

@@ -1,6 +1,7 @@
 """A model as a file for other programs, and the proof that the file answers like the model."""
 
 import logging
+import re
 import warnings
 from pathlib import Path
 from typing import Literal
@@ -20,7 +21,7 @@ BATCHES = (1, 3, 8)
 def export(model: CapsuleModel, file: Path, kind: Format = "onnx") -> float:
     """Write the model with any batch, and compare. -> the largest difference that was seen
 
-    Its outputs are the model's that are there, in their order, logits first where it has any.
+    Its outputs are the model's that are there, by their names: logits first where it has any.
     """
     model = model.cpu().eval()
     batch = torch.export.Dim("batch", min=1, max=4096)
@@ -36,7 +37,9 @@ def export(model: CapsuleModel, file: Path, kind: Format = "onnx") -> float:
             def answers(images: Tensor) -> list[Tensor]:
                 return _leaves(loaded(images))
         else:
-            answers = _written_onnx(program, file)
+            with torch.no_grad():
+                names = _names(model(example))
+            answers = _written_onnx(program, file, names)
     worst = 0.0
     with torch.no_grad():
         for size in BATCHES:
@@ -52,7 +55,14 @@ def _leaves(output: object) -> list[Tensor]:
     return [t for t in _pytree.tree_leaves(output) if isinstance(t, Tensor)]
 
 
-def _written_onnx(program: torch.export.ExportedProgram, file: Path):  # pyright: ignore
+def _names(output: object) -> list[str]:
+    """Where each tensor of an output stands: logits, layers.0.poses."""
+    pairs, _ = _pytree.tree_flatten_with_path(output)
+    found = [_pytree.keystr(path) for path, leaf in pairs if isinstance(leaf, Tensor)]
+    return [re.sub(r"\W+", ".", name).strip(".") for name in found]
+
+
+def _written_onnx(program: torch.export.ExportedProgram, file: Path, names: list[str]):  # pyright: ignore
     try:
         import onnxruntime
         import onnxscript  # noqa: F401
@@ -60,7 +70,10 @@ def _written_onnx(program: torch.export.ExportedProgram, file: Path):  # pyright
         raise TorchcapsError(f"ONNX needs {error.name}: pip install 'torchcaps[export]'.") from None
     # torch tells of every output that a model leaves out
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
-    made = torch.onnx.export(program, dynamo=True, opset_version=18, verbose=False)
+    made = torch.onnx.export(
+        program, dynamo=True, opset_version=18, verbose=False, input_names=["images"],
+        output_names=names,
+    )  # fmt: skip
     assert made is not None
     made.save(file)
     session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
