@@ -122,7 +122,8 @@ def move(
         because: The reason, which stands in the amendment.
         results: The folder of the recorded results.
     """
-    from torchcaps.train.registry import digest, get_recipe, revision
+    from torchcaps.experiments import get_recipe
+    from torchcaps.train.registry import digest, revision
 
     recipe = get_recipe(new)
     match = {"recipe": old, "digest": digest(recipe), "revision": revision(recipe)}
