@@ -28,33 +28,31 @@ class Rivals:
     """
 
     def __init__(self, window: Window, height: int, width: int, types: int, device: torch.device):
+        self.window, self.grid = window, (height, width, types)
         self.windows = window.out(height) * window.out(width)
-        self.slots = height * width * types + 1
-        """One for each child, after one for all that lies outside the grid."""
-        places = torch.arange(1, self.slots, device=device).view(1, height, width, types, 1)
-        self.slot = unfold(places, window).flatten()
-        """The slot of each child of each window. [H'*W'*C]"""
         self.seen = seen_by(window, height, width, device)
         """How many windows see each place. [H,W]"""
-        count = self.seen[None, :, :, None, None].expand(1, -1, -1, types, 1)
-        self.count = unfold(count, window).flatten(0, 2)[..., 0]
-        """The same for each child of each window; 0 outside the grid. [H'*W',C]"""
 
     def even(self, dtype: torch.dtype) -> Tensor:
         """What each window has of its children in the beginning, the same in every image.
 
         -> [H'*W',C]
         """
-        return (self.count > 0) / self.count.clamp_min(1).to(dtype)
+        count = self.seen[None, :, :, None, None].expand(1, *self.grid, 1)
+        count = unfold(count, self.window).flatten(0, 2)[..., 0]  # 0 outside the grid
+        return (count > 0) / count.clamp_min(1).to(dtype)
 
     def assign(self, logits: Tensor) -> Tensor:
         """Assignments that sum to one for each child over all that see it; 0 outside the grid.
 
         logits [B*H'*W',C,J] -> the same
         """
+        height, width, types = self.grid
+        slots = height * width * types + 1  # one for each child, after one for what is outside
+        places = torch.arange(1, slots, device=logits.device).view(1, *self.grid, 1)
         part = logits.logsumexp(-1).unflatten(0, (-1, self.windows)).flatten(1)
-        slot = self.slot.expand(part.shape[0], -1)
-        low = part.new_full((1, 1), torch.finfo(part.dtype).min).expand(part.shape[0], self.slots)
+        slot = unfold(places, self.window).flatten().expand(part.shape[0], -1)
+        low = part.new_full((1, 1), torch.finfo(part.dtype).min).expand(part.shape[0], slots)
         top = low.scatter_reduce(1, slot, part.detach(), "amax").gather(1, slot)
         none = torch.zeros_like(low)
         total = none.scatter_add(1, slot, (part - top).exp()).gather(1, slot)
