@@ -107,8 +107,8 @@ CASES = [
     Case(
         "em-conv-nine",  # windows of an inner child
         _em,
-        [(2, 5, 6, 2, 4), (18, 3, 2, 2), (-2, 5, 6, 2), (3,), (3,)],
-        {"window": W(3, 1), "final_lambda": 1.0},
+        [(2, 5, 5, 1, 4), (9, 3, 2, 2), (-2, 5, 5, 1), (3,), (3,)],
+        {"window": W(3, 1), "final_lambda": 1.0, "num_iters": 2},
     ),
     Case(
         "em-conv-many",  # several blocks of parents, vectors, children that nobody sees
@@ -125,7 +125,7 @@ CASES = [
     Case(
         "em-conv-once",  # the first assignments alone
         _em,
-        [(2, 5, 5, 2, 4), (18, 3, 2, 2), (-2, 5, 5, 2), (3,), (3,)],
+        [(1, 5, 5, 1, 4), (9, 3, 2, 2), (-1, 5, 5, 1), (3,), (3,)],
         {"window": W(3, 1, 1), "num_iters": 1, "final_lambda": 1.0},
     ),
     Case(
