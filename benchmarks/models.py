@@ -4,8 +4,9 @@
 
 capsnet-28 and -40: CapsNet with its decoder, batch 128. capsnet-224: 100 classes, batch 32, one
 transform for all children. deep: three conv-capsule layers at 64x64. sr: SR-CapsNet with two layers
-on CIFAR-10's shape. em: EM capsules on smallNORB's shape, 2 iterations. On a CPU: capsnet-28,
-batch 32, and the share of its routing.
+on CIFAR-10's shape. em: EM capsules on smallNORB's shape, 2 iterations, each window by itself;
+em-across: all parents that see a child compete. On a CPU: capsnet-28, batch 32, and the share of
+its routing.
 """
 
 import time
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 from torchcaps.data import Batch
 from torchcaps.layers import EM, ConvCaps, DenseCaps, PrimaryCaps
 from torchcaps.models import create_model
+from torchcaps.routing import Compete
 from torchcaps.train.tasks import Classify, make_task
 
 PUBLIC = {"capsnet-28": 12.3, "sr": 73.0, "em": 761.0}
@@ -50,9 +52,9 @@ def _sr() -> nn.Module:
     return create_model("sr-capsnet")
 
 
-def _em() -> nn.Module:
+def _em(compete: Compete) -> nn.Module:
     stem = nn.Sequential(nn.Conv2d(1, 32, 5, 2, 0), nn.ReLU())
-    options: dict[str, Any] = {"routing": EM(2), "matrix": True}
+    options: dict[str, Any] = {"routing": EM(2, compete=compete), "matrix": True}
     layers = [ConvCaps(32, 16, 32, 16, 3, 2, **options), ConvCaps(32, 16, 32, 16, 3, 1, **options)]
     last = DenseCaps(4 * 4 * 32, 16, 5, 16, shared=32, coordinates=True, **options)
     return Stack(stem, 32, layers, last)
@@ -89,7 +91,8 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], int]] = {
     ),
     "deep": (Deep, (128, 3, 64, 64), 10),
     "sr": (_sr, (128, 3, 32, 32), 10),
-    "em": (_em, (128, 1, 32, 32), 5),
+    "em": (lambda: _em("window"), (128, 1, 32, 32), 5),
+    "em-across": (lambda: _em("all"), (128, 1, 32, 32), 5),
 }
 
 

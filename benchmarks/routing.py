@@ -119,7 +119,8 @@ def dynamic(children: int, parents: int) -> Op:
     return Op(name, dynamic_routing, shapes, 3, contracted_dynamic)
 
 
-GRID = {"window": Window(3, 2)}
+GRID: dict[str, Any] = {"window": Window(3, 2)}
+EM_SHAPES = [(1, 16, 16, 32, 16), (288, 32, 4, 4), (-1, 16, 16, 32), (32,), (32,)]
 OPS = {
     "dynamic": dynamic(1152, 10),
     "dynamic-large": dynamic(4608, 10),
@@ -135,7 +136,15 @@ OPS = {
     "em": Op(
         "EM conv 3x3/2, 16x16x32 -> 7x7x32, 4x4 poses, T=3",
         _em,
-        [(1, 16, 16, 32, 16), (288, 32, 4, 4), (-1, 16, 16, 32), (32,), (32,)],
+        EM_SHAPES,
+        3,
+        scale=0.3,
+        options={**GRID, "compete": "window"},
+    ),
+    "em-across": Op(
+        "EM conv 3x3/2 across windows, 16x16x32 -> 7x7x32, 4x4 poses, T=3",
+        _em,
+        EM_SHAPES,
         3,
         scale=0.3,
         options=GRID,

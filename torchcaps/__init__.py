@@ -49,6 +49,7 @@ number; rooms of one number do not import each other.
 2 routing           poses and weights in, parents out
     step            one fused step, or a reference a few rows at a time
     window          windows on a grid, votes, coordinates
+    rivals          which parents compete for a child where windows overlap
     dynamic, uniform, inverted, em, self, vb
     equilibrium     passes until nothing changes, and the gradient of that
 3 layers            parameters and windows; call routing

@@ -10,6 +10,7 @@ from torchcaps.routing import (
     inverted_routing,
     self_routing,
     uniform_routing,
+    vb_routing,
 )
 from torchcaps.routing.inverted import inverted_attention_step
 from torchcaps.routing.window import Window
@@ -71,5 +72,11 @@ def test_the_others_refuse_too():
     zeros = torch.zeros(J)
     with pytest.raises(TorchcapsError, match="needs floats"):
         em_routing(poses, active, weight, zeros, zeros)
+    with pytest.raises(TorchcapsError, match="needs floats"):
+        vb_routing(poses, active, weight, zeros, zeros)
+    with pytest.raises(TorchcapsError, match=r"needs \[B,H,W,I,D\] with a window"):
+        vb_routing(
+            poses.float(), active, torch.rand(9 * I, J, D, E), zeros, zeros, window=Window(3)
+        )
     with pytest.raises(TorchcapsError, match="needs floats"):
         self_routing(poses, active, weight, torch.rand(I, J, D), torch.rand(I, J))

@@ -93,6 +93,23 @@ def test_lines_without_a_digest_count_once_they_are_adopted_until_the_recipe_cha
     assert cell(tmp_path)["n"] == 0 and cell(tmp_path, older=True)["n"] == 1
 
 
+def test_lines_move_to_the_recipe_that_has_their_setting(tmp_path, capsys):
+    """EM-CapsNet's first lines are of windows that do not compete; no other line goes with them."""
+    old, new = "robustness/table1/em-capsnet", "robustness/table1/em-capsnet-window"
+    setting = get_recipe(new)
+    known = {"digest": digest(setting), "revision": revision(setting)}
+    window = line(0.9, 0, "EM-CapsNet", recipe=old, **known)
+    assert digest(get_recipe(old)) != digest(setting)
+    write(tmp_path, [window, line(0.8, 1, "EM-CapsNet", recipe=old)])
+    assert cell(tmp_path, setting.row)["n"] == 0
+    words = ["--because", "all compete now", "--results", str(tmp_path)]
+    assert main(["move", "robustness", old, new, *words]) == 0
+    assert cell(tmp_path, setting.row)["mean"] == pytest.approx(90)
+    assert cell(tmp_path, "EM-CapsNet")["mean"] == pytest.approx(80)
+    assert main(["move", "robustness", old, new, *words]) == 1
+    assert "no line has" in capsys.readouterr().err
+
+
 def test_recipes_that_fill_one_row_are_runs_of_it(tmp_path):
     table = get_table("mcae", "views")
     first, second = table.columns["novel azimuth"].data[:2]

@@ -99,6 +99,36 @@ CASES = [
         {"window": W(3, 2, 1), "final_lambda": 1.0},
     ),
     Case(
+        "em-conv-window",
+        _em,
+        [(2, 5, 4, 3, 16), (27, 5, 4, 4), (-2, 5, 4, 3), (5,), (5,)],
+        {"window": W(3, 2, 1), "final_lambda": 1.0, "compete": "window"},
+    ),
+    Case(
+        "em-conv-nine",  # windows of an inner child
+        _em,
+        [(2, 5, 5, 1, 4), (9, 3, 2, 2), (-2, 5, 5, 1), (3,), (3,)],
+        {"window": W(3, 1), "final_lambda": 1.0, "num_iters": 2},
+    ),
+    Case(
+        "em-conv-many",  # several blocks of parents, vectors, children that nobody sees
+        _em,
+        [(1, 6, 4, 1, 6), (9, 70, 6, 10), (-1, 6, 4, 1), (70,), (70,)],
+        {"window": W(3, 2), "num_iters": 2},
+    ),
+    Case(
+        "em-conv-shared",
+        _em,
+        [(1, 4, 4, 2, 9), (2, 5, 3, 3), (-1, 4, 4, 2), (5,), (5,)],
+        {"window": W(2, 1, 1), "num_iters": 2},
+    ),
+    Case(
+        "em-conv-once",  # the first assignments alone
+        _em,
+        [(1, 5, 5, 1, 4), (9, 3, 2, 2), (-1, 5, 5, 1), (3,), (3,)],
+        {"window": W(3, 1, 1), "num_iters": 1, "final_lambda": 1.0},
+    ),
+    Case(
         "em-vector", _em, [(3, 11, 6), (11, 3, 6, 5), (-3, 11), (3,), (3,)], {"final_lambda": 1.0}
     ),
     Case("em-many", _em, [(2, 24, 16), (24, 18, 4, 4), (-2, 24), (18,), (18,)], {"num_iters": 2}),

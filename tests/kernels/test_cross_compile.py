@@ -46,6 +46,9 @@ JOBS = [
     ("votes-forward", "gauss", CONV),
     ("votes-backward", "gauss", CONV),
     ("votes-backward", "gauss", ROWS),
+    ("votes-stats-forward", "gauss", CONV),  # denominators and spreads of windows that compete
+    ("votes-stats-backward", "gauss", CONV),
+    ("votes-known-forward", "gauss", CONV),
     *(
         (part, "shares", shape)
         for part in ("gather", "to_children", "to_transforms")
@@ -77,9 +80,10 @@ def _options(part, score, shape):
                 "G": 4,
                 "RP": shape.pose_rows,
                 "WHOLE": False,
-                "STATS": False,
+                "STATS": "stats" in part,
             }
-        more = {"WITH_LSE": False, "STATS": False, "WITH_COUPLING": True}
+        stats, known = "stats" in part, "known" in part
+        more = {"WITH_LSE": known, "STATS": stats, "WITH_COUPLING": not stats}
         return votes.forward, {**options, **more}
     tile = launch_attention.tile(shape, score, part)
     options = launch_attention.options(shape, tile, score, poses)

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from tests.kernels.cases import CASES, DEVICE
-from torchcaps.layers import ConvCaps, DenseCaps
+from torchcaps.layers import EM, ConvCaps, DenseCaps
 from torchcaps.routing import dynamic_routing, inverted_routing
 
 pytest.importorskip("triton")
@@ -18,6 +18,7 @@ pytest.importorskip("triton")
         ("uniform", "step"),
         ("inverted-gaps", "step"),
         ("em-vector", "step"),
+        ("em-conv-nine", "step"),
         ("self-matrix", "step"),
         ("self", "combine"),
     ],
@@ -43,26 +44,28 @@ def test_opcheck(name, operator):
 
 
 class Layer(nn.Module):
-    def __init__(self):
+    def __init__(self, routing="inverted"):
         super().__init__()
-        self.caps = ConvCaps(3, 4, 2, 4, 3, 2, 1, routing="inverted", matrix=True, impl="triton")
+        self.caps = ConvCaps(3, 4, 2, 4, 3, 2, 1, routing=routing, matrix=True, impl="triton")
 
     def forward(self, poses):
-        return self.caps(poses).poses
+        return self.caps(poses, poses[..., 0].sigmoid()).poses
 
 
-def test_compile_in_one_graph():
-    layer = Layer().to(DEVICE)
-    poses = torch.randn(2, 5, 5, 3, 4, device=DEVICE, requires_grad=True)
+@pytest.mark.parametrize("routing", ["inverted", EM(2)], ids=["inverted", "em"])
+def test_compile_in_one_graph(routing):
+    layer = Layer(routing).to(DEVICE)
+    poses = torch.randn(2, 4, 3, 3, 4, device=DEVICE, requires_grad=True)
     compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
     for run in (layer, compiled):
         run(poses).square().sum().backward()
     torch.testing.assert_close(compiled(poses), layer(poses))
 
 
-def test_export():
-    layer = Layer().to(DEVICE).eval()
-    poses = torch.randn(2, 5, 5, 3, 4, device=DEVICE)
+@pytest.mark.parametrize("routing", ["inverted", EM(2)], ids=["inverted", "em"])
+def test_export(routing):
+    layer = Layer(routing).to(DEVICE).eval()
+    poses = torch.randn(2, 4, 3, 3, 4, device=DEVICE)
     program = torch.export.export(layer, (poses,))
     assert "torchcaps.step" in program.graph_module.code
     torch.testing.assert_close(program.module()(poses), layer(poses))
@@ -75,6 +78,15 @@ def test_export_of_any_batch():
     program = torch.export.export(layer, inputs, dynamic_shapes=({0: batch}, {0: batch}))
     more = (torch.randn(200, 60, 8, device=DEVICE), torch.rand(200, 60, device=DEVICE))
     torch.testing.assert_close(program.module()(*more)[0], layer(*more)[0])
+
+
+def test_windows_compete_where_votes_are_formed():
+    poses, weight = torch.randn(1, 3, 3, 2, 4), torch.randn(8, 3, 4, 4)
+    query = torch.randn(1, 2, 2, 3, 4)
+    arguments = [poses, weight, None, query, *[None] * 4, [2, 1, 0], "dot", False, False, True]
+    arguments = [t.to(DEVICE) if isinstance(t, torch.Tensor) else t for t in arguments]
+    with pytest.raises(RuntimeError, match="windows compete where votes are formed"):
+        torch.ops.torchcaps.step(*arguments)
 
 
 def test_combine_refuses_what_does_not_fit():

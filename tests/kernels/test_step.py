@@ -43,7 +43,13 @@ def test_bfloat16(case):
         assert off(kernel, reference) < TOLERANCE[torch.bfloat16], f"tensor {n}"
 
 
-@pytest.mark.parametrize("name", ["dynamic", "inverted-matrix-conv", "em-conv", "self"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "dynamic", "inverted-matrix-conv", "self",
+        "em-conv", "em-conv-window", "em-conv-nine", "em-conv-once",
+    ],
+)  # fmt: skip
 def test_coupling(name):
     case = next(c for c in CASES if c.name == name)
     tensors = case.tensors()
@@ -52,7 +58,9 @@ def test_coupling(name):
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["dynamic-conv", "inverted-matrix-conv", "self-conv-many"])
+@pytest.mark.parametrize(
+    "name", ["dynamic-conv", "inverted-matrix-conv", "self-conv-many", "em-conv-shared"]
+)
 def test_deterministic_on_request(name):
     case = next(c for c in CASES if c.name == name)
     runs = []

@@ -4,7 +4,9 @@ import torch
 from torchcaps.errors import TorchcapsError
 from torchcaps.functional import squash
 from torchcaps.layers import ConvCaps, DenseCaps, MLPDecoder, PointwiseCaps, PrimaryCaps
+from torchcaps.layers.classes import ClassCaps
 from torchcaps.layers.routers import make_router, routers
+from torchcaps.routing.self import EPS
 
 
 def test_a_primary_capsule_is_channels_at_one_position():
@@ -28,6 +30,18 @@ def test_dense_capsules_own_and_shared_transforms():
     found = zip(own(poses, coupling=True), shared(poses, coupling=True), strict=True)
     for a, b in found:
         torch.testing.assert_close(a, b)
+
+
+def test_class_capsules_keep_the_precision_that_they_are_given():
+    layer = ClassCaps(3, 5, 7, route_std=1.0).double()
+    poses = torch.randn(2, 4, 3, 5, dtype=torch.float64)
+    active = torch.rand(2, 4, 3, dtype=torch.float64)
+    shares = torch.einsum("blid,idj->blij", poses, layer.route_weight) + layer.route_bias
+    wanted = (shares.softmax(-1) * active[..., None]).sum(2) / (active.sum(2)[..., None] + EPS)
+    found = layer(poses, active).activations
+    torch.testing.assert_close(found, wanted, atol=1e-14, rtol=1e-12)
+    half = layer.to(torch.bfloat16)(poses.bfloat16(), active.bfloat16()).activations
+    assert half.dtype == torch.float32
 
 
 def test_a_decoder_draws_several_objects_at_once():
@@ -57,7 +71,10 @@ def test_every_layer_takes_every_routing(routing, matrix):
     }
     for shape, (poses, activations, coupling) in layers.items():
         assert poses.shape == (*shape, 6, 4)
-        torch.testing.assert_close(coupling.sum(-1), torch.ones_like(coupling[..., 0]))
+        if len(shape) == 3 and routing in ("em", "vb"):  # one for each child, over all windows
+            assert coupling.sum((1, 2, 3, 4)).tolist() == pytest.approx([4 * 4 * 3] * 2)
+        else:
+            torch.testing.assert_close(coupling.sum(-1), torch.ones_like(coupling[..., 0]))
         assert (activations is None) == (routing in ("dynamic", "uniform", "inverted"))
         loss = poses.square().sum() + (0 if activations is None else activations.sum())
         assert torch.autograd.grad(loss, grid)[0].abs().sum() > 0

@@ -10,7 +10,7 @@ import torchcaps
 from tests.conftest import TINY_CAPSNET
 from torchcaps.analysis.tour import tour
 from torchcaps.explorer import write_report
-from torchcaps.layers import EM, Capsules, ConvCaps, DenseCaps, Router, register_router
+from torchcaps.layers import EM, VB, Capsules, ConvCaps, DenseCaps, Router, register_router
 from torchcaps.layers.routers import make_router, routers
 from torchcaps.routing import uniform_routing
 from torchcaps.train.loop import start
@@ -71,7 +71,8 @@ def test_a_router_is_options_alone():
     em = EM(num_iters=2)
     one, two = (DenseCaps(6, 4, 3, 4, routing=em, matrix=True) for _ in range(2))
     assert one.router is two.router and one.beta_a is not two.beta_a
-    assert EM(num_iters=2) == em and repr(em) == "EM(num_iters=2, std=0.3, final_lambda=0.01)"
+    said = "EM(num_iters=2, std=0.3, compete='all', final_lambda=0.01)"
+    assert EM(num_iters=2) == em and repr(em) == said
 
 
 @pytest.mark.parametrize("name", sorted(set(routers()) - {"favourite"}))
@@ -79,3 +80,16 @@ def test_a_name_takes_the_options_that_it_has(name):
     made = make_router(name, num_iters=7, squash=False, nothing=1)
     assert getattr(made, "num_iters", 7) == 7 and not getattr(made, "squash", False)
     assert made.function.__name__.endswith("_routing")
+
+
+@pytest.mark.parametrize("kind", [EM, VB])
+def test_a_router_says_who_competes(kind):
+    """A window's coupling sums to one for each child only where it competes by itself."""
+    layer = ConvCaps(2, 4, 3, 4, 3, routing=kind(2, compete="window"), matrix=True)
+    grid = torch.randn(1, 5, 5, 2, 4), torch.rand(1, 5, 5, 2)
+    alone = layer(*grid, coupling=True)
+    layer.router = kind(2)
+    shared = layer(*grid, coupling=True)
+    assert alone.coupling.sum(-1).sub(1).abs().max() < 1e-5
+    assert shared.coupling.sum(-1).max() < 1.00001 and shared.coupling.sum(-1).min() < 0.5
+    assert (alone.poses - shared.poses).abs().max() > 1e-3

@@ -113,12 +113,16 @@ def test_ten_thousand_inputs_of_every_scale_stay_finite(dtype):
 
 
 def test_no_child_from_outside_the_grid():
-    """A parent whose window hangs over the border is as one whose window ends there."""
+    """A parent whose window hangs over the border is as one whose window ends there; each window by
+    itself, since here all four see all children.
+    """
     g = torch.Generator().manual_seed(0)
     poses, active = torch.randn(1, 2, 2, 1, D, generator=g), torch.rand(1, 2, 2, 1, generator=g)
     weight = torch.randn(9, J, D, E, generator=g)
     zeros = torch.zeros(J)
-    corner = em_routing(poses, active, weight, zeros, zeros, 2, window=Window(3, 1, 1))
+    corner = em_routing(
+        poses, active, weight, zeros, zeros, 2, window=Window(3, 1, 1), compete="window"
+    )
     there = [4, 5, 7, 8]
     alone = em_routing(poses.flatten(1, 3), active.flatten(1), weight[there], zeros, zeros, 2)
     torch.testing.assert_close(corner[0][:, 0, 0], alone[0])

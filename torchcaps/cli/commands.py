@@ -32,6 +32,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "record": recording.record,
     "supersede": recording.supersede,
     "rename": recording.rename,
+    "move": recording.move,
     "adopt": recording.adopt,
     "version": showing.version,
     "completion": showing.completion,

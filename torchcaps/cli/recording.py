@@ -99,6 +99,38 @@ def adopt(paper: Paper, /, results: Path = RESULTS) -> None:
     _amend(paper, "digests", {"paper": paper}, {"digests": digests}, results)
 
 
+def move(
+    paper: Paper,
+    old: Annotated[str, Positional, arg(metavar="OLD-RECIPE")],
+    new: Annotated[str, Positional, arg(metavar="NEW-RECIPE")],
+    /,
+    because: Text,
+    results: Path = RESULTS,
+) -> None:
+    """Give recorded lines to the recipe that has their setting today, and to its row.
+
+    For a recipe whose name now stands for another setting. Only lines with the new recipe's own
+    digest and revision are moved, so none comes under a setting that it was not measured with.
+
+    Example: torchcaps move inverted inverted/table1/em-resnet inverted/table1/em-resnet-window
+    --because "…"
+
+    Args:
+        paper: The short name of the paper.
+        old: The recipe as the lines have it.
+        new: The recipe that has their setting today.
+        because: The reason, which stands in the amendment.
+        results: The folder of the recorded results.
+    """
+    from torchcaps.experiments import get_recipe
+    from torchcaps.train.registry import digest, revision
+
+    recipe = get_recipe(new)
+    match = {"recipe": old, "digest": digest(recipe), "revision": revision(recipe)}
+    facts = {"recipe": new, "table": recipe.table, "row": recipe.row, "because": because}
+    _amend(paper, "move", match, facts, results)
+
+
 def _amend(paper: str, kind: str, match: Any, facts: dict[str, Any], results: Path) -> None:
     from torchcaps.train.record import best_device, environment
     from torchcaps.train.results import amend, results_file

@@ -69,10 +69,12 @@ def forward(
     precision: Tensor | None,
     bias: Tensor | None,
     with_coupling: bool,
+    across: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """sums of shares [rows,J], of votes and of squares [rows,J,R,E]; log-denominators; coupling
 
     coupling [rows,J,C]: children lie together, as they are written
+    across: the denominator of a child is that of all windows which see it
     """
     p = plan(shape, score, False, multiprocessors(poses.device))
     weighted = activations is not None
@@ -91,12 +93,14 @@ def forward(
     blocks = cdiv(shape.parents, p.parents)
     grid = (cdiv(shape.rows, p.rows), p.splits, blocks)
     lse = new(whole, dtype=f32)
-    if blocks > 1:
+    known = blocks > 1 or across
+    if known:
         parts = new((blocks, *whole), dtype=f32)
         common |= {"WITH_LSE": False, "STATS": True, "WITH_COUPLING": False}
         votes.forward[grid](*tensors, parts, *sums, **common)
-        lse = parts.logsumexp(0)
-    common |= {"WITH_LSE": blocks > 1, "STATS": False, "WITH_COUPLING": with_coupling}
+        lse = parts[0] if blocks == 1 else parts.logsumexp(0)
+        lse = shape.over_windows(lse) if across else lse
+    common |= {"WITH_LSE": known, "STATS": False, "WITH_COUPLING": with_coupling}
     votes.forward[grid](*tensors, lse, *sums, **common)
     return total(sum0), total(sum1), total(sum2), lse, coupling
 
@@ -113,8 +117,12 @@ def backward(
     query: Tensor,
     precision: Tensor | None,
     bias: Tensor | None,
+    across: bool,
 ) -> tuple[Tensor, ...]:
-    """Gradients of the six tensors in their order; empty for those that are not there."""
+    """Gradients of the six tensors in their order; empty for those that are not there.
+
+    Where windows compete, what softmax subtracts is the sum over all that see the child.
+    """
     p = plan(shape, score, True, multiprocessors(poses.device))
     blocks = cdiv(shape.parents, p.parents)
     weighted = activations is not None
@@ -136,17 +144,22 @@ def backward(
     common["G"] = min(p.warps, max(1, p.parents * common["BE"] // 16))
     common["RP"] = pow2(shape.pose_rows)
     grid = (row_blocks, p.splits, blocks)
-    if blocks > 1:
+    known = blocks > 1 or across
+    if known:
         parts = new((blocks, *whole), dtype=f32)
         common |= {"WHOLE": False, "STATS": True}
         votes.backward[grid](*tensors, parts, *outputs, *strides, **common)
-        spread = parts.sum(0)
-    common |= {"WHOLE": blocks == 1, "STATS": False}
-    votes.backward[grid](*tensors, spread, *outputs, *strides, **common)
+        spread = total(parts)
+    d_activations = shape.fold(spread) if across else spread
+    mean = shape.unfold(d_activations, 0.0) if across else spread
+    common |= {"WHOLE": not known, "STATS": False}
+    votes.backward[grid](*tensors, mean, *outputs, *strides, **common)
+    if weighted and not across:  # where it was not known before, it is now
+        d_activations = shape.fold(spread)
     return (
         total(d_poses.flatten(0, 1)),
         total(d_weight),
-        shape.fold(spread) if weighted else spread,
+        d_activations,
         total(d_query),
         total(d_precision),
         total(d_bias),

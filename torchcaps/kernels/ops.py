@@ -5,6 +5,9 @@ uses number c modulo N) and the score's own tensors, and returns sums over child
 shares [B,H',W',J], votes and squares [B,H',W',J,R*E]; log-denominators for the way back; and on
 request shares of every child before its activation [B,H',W',J,C], without a gradient. What a score
 does not use is empty.
+
+`across`: shares of a child sum to one over the parents of all windows that see it, not of each
+window by itself. For the kernels that form votes.
 """
 
 from typing import Any
@@ -40,7 +43,7 @@ def _sees_votes(shape, score: str) -> bool:
 
 def _forward(
     shape, poses, weight, activations, query, precision, bias, route_weight, route_bias,
-    score: str, with_coupling: bool,
+    score: str, with_coupling: bool, across: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     inputs = (poses, weight, activations, query, precision, bias, route_weight, route_bias)
     x, w, a, q, h, b, wr, br = _contiguous(inputs)
@@ -48,7 +51,7 @@ def _forward(
         if _sees_votes(shape, score):
             from torchcaps.kernels import launch_votes
 
-            return launch_votes.forward(shape, score, x, w, a, q, h, b, with_coupling)
+            return launch_votes.forward(shape, score, x, w, a, q, h, b, with_coupling, across)
         from torchcaps.kernels import launch_attention
 
         sum0, sum1, lse, coupling = launch_attention.forward(
@@ -71,11 +74,16 @@ def step(
     score: str,
     deterministic: bool,
     with_coupling: bool,
+    across: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     shape = _shape(poses, weight, window)
+    torch._check(
+        not across or _sees_votes(shape, score),
+        lambda: f"windows compete where votes are formed, and the score {score} forms none here.",
+    )
     sum0, sum1, sum2, lse, coupling = _forward(
         shape, poses, weight, activations, query, precision, bias, route_weight, route_bias,
-        score, with_coupling,
+        score, with_coupling, across,
     )  # fmt: skip
     parents, dim = _parents(poses, weight, window)
     return (
@@ -93,7 +101,7 @@ def _contiguous(tensors: tuple[Tensor | None, ...]) -> list[Any]:
 
 @step.register_fake
 def _(poses, weight, activations, *rest):
-    *_, window, score, _deterministic, with_coupling = rest
+    *_, window, score, _deterministic, with_coupling, _across = rest
     parents, dim = _parents(poses, weight, window)
     shape = _shape(poses, weight, window)
     new = lambda *size: poses.new_empty(size, dtype=torch.float32)  # noqa: E731
@@ -123,6 +131,7 @@ def step_backward(
     window: list[int],
     score: str,
     deterministic: bool,
+    across: bool,
 ) -> list[Tensor]:
     inputs = (poses, weight, activations, query, precision, bias, route_weight, route_bias)
     x, w, a, q, h, b, wr, br = _contiguous(inputs)
@@ -133,7 +142,7 @@ def step_backward(
             from torchcaps.kernels import launch_votes
 
             found = launch_votes.backward(
-                shape, score, deterministic, (g0, g1, g2), lse, x, w, a, q, h, b
+                shape, score, deterministic, (g0, g1, g2), lse, x, w, a, q, h, b, across
             )
             found = (*found, lse, lse)
         else:
@@ -162,14 +171,15 @@ def _(grad0, grad1, grad2, lse, *rest):
 
 def _save(ctx, inputs, output):
     ctx.save_for_backward(output[3], *inputs[:8])
-    ctx.options = inputs[8:11]
+    *options, _with_coupling, across = inputs[8:]
+    ctx.options = (*options, across)
     ctx.given = [t is not None for t in inputs[:8]]
 
 
 def _differentiate(ctx, grad0, grad1, grad2, *_):
     lse, *tensors = ctx.saved_tensors
     grads = torch.ops.torchcaps.step_backward(grad0, grad1, grad2, lse, *tensors, *ctx.options)
-    return *(g if given else None for g, given in zip(grads, ctx.given, strict=True)), *[None] * 4
+    return *(g if given else None for g, given in zip(grads, ctx.given, strict=True)), *[None] * 5
 
 
 step.register_autograd(_differentiate, setup_context=_save)

@@ -83,6 +83,28 @@ class Shape:
         )
         return folded.permute(0, 2, 3, 1)
 
+    def unfold(self, grid: Tensor, outside: float) -> Tensor:
+        """The value of each child of each window. [B,H,W,I] -> [B*H'*W',C]"""
+        p, k, s = self.padding, self.kernel, self.stride
+        padded = torch.nn.functional.pad(grid, (0, 0, p, p, p, p), value=outside)
+        views = padded.unfold(1, k, s).unfold(2, k, s)  # [B,H',W',I,K,K]
+        return views.permute(0, 1, 2, 4, 5, 3).reshape(-1, self.children)
+
+    def over_windows(self, lse: Tensor) -> Tensor:
+        """Logarithms of the sums, over all windows that see a child, of what these are logarithms
+        of; infinite outside the grid. [rows,C] -> [rows,C]
+        """
+        grid = self.height, self.width, self.types
+        slots = self.height * self.width * self.types + 1  # the first one: outside
+        places = torch.arange(1, slots, device=lse.device).view(1, *grid)
+        slot = self.unfold(places, 0).view(1, -1).expand(self.batch, -1)
+        parts = lse.view(self.batch, -1)
+        low = lse.new_full((self.batch, slots), -torch.inf)
+        top = low.scatter_reduce(1, slot, parts, "amax")
+        summed = self.fold((parts - top.gather(1, slot)).exp())
+        whole = top[:, 1:].view(-1, *grid) + summed.log()
+        return self.unfold(whole, torch.inf)
+
 
 @dataclass(frozen=True)
 class Tile:

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from torchcaps.functional import exact
 from torchcaps.layers.routers import Capsules
 from torchcaps.routing.self import EPS, route_logits
 
@@ -31,8 +32,8 @@ class ClassCaps(nn.Module):
 
     def forward(self, poses: Tensor, activations: Tensor, *, coupling: bool = False) -> Capsules:
         logits = route_logits(poses.flatten(0, 1), self.route_weight).unflatten(0, poses.shape[:2])
-        shares = (logits.float() + self.route_bias.mT).softmax(2)
-        active = activations.float()[:, :, None]
+        shares = (exact(logits) + self.route_bias.mT).softmax(2)
+        active = exact(activations)[:, :, None]
         found = (shares * active).sum(3) / (active.sum(3) + EPS)
         no_poses: Any = None
         return Capsules(no_poses, found, shares.mT if coupling else None)

@@ -8,7 +8,7 @@ in the library has to know of it.
 
 import dataclasses
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import torch
@@ -17,6 +17,7 @@ from torch.utils import _pytree
 
 from torchcaps.errors import Misused, nearest
 from torchcaps.routing import (
+    Compete,
     Impl,
     Window,
     dynamic_routing,
@@ -207,13 +208,18 @@ class Inverted(Router):
 
 @dataclass(frozen=True)
 class _Mixture(Router):
-    """What EM and variational Bayes share: each parent has two costs that it learns."""
+    """What EM and variational Bayes share: each parent has two costs that it learns, and parents
+    compete for a child.
+    """
 
     activations = True
     matrices = True
     num_iters: int = 3
     std: float = 0.3
     """Standard deviation of the transforms at the start."""
+    compete: Compete = field(default="all", kw_only=True)
+    """Which parents share a child that several windows see: all that do, or those of each window by
+    themselves."""
 
     def parts(self, sizes: Sizes) -> dict[str, nn.Parameter | nn.Module]:
         return {name: nn.Parameter(torch.zeros(sizes.out_caps)) for name in ("beta_u", "beta_a")}
@@ -233,7 +239,7 @@ class EM(_Mixture):
 
     def __call__(self, layer, poses, activations, weight, **common) -> Capsules:
         betas = (layer.beta_u, layer.beta_a, self.num_iters)
-        common["final_lambda"] = self.final_lambda
+        common |= {"final_lambda": self.final_lambda, "compete": self.compete}
         return Capsules(*em_routing(poses, activations, weight, *betas, **common))
 
 
@@ -246,7 +252,8 @@ class VB(_Mixture):
 
     def __call__(self, layer, poses, activations, weight, **common) -> Capsules:
         betas = (layer.beta_u, layer.beta_a, self.num_iters)
-        return Capsules(*vb_routing(poses, activations, weight, *betas, **common))
+        options = {**common, "compete": self.compete}
+        return Capsules(*vb_routing(poses, activations, weight, *betas, **options))
 
 
 @register_router("self")

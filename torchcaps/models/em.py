@@ -4,6 +4,10 @@
     -> conv capsules C, 3x3/2 -> conv capsules D, 3x3/1 -> class capsules, transforms shared over
     positions, with coordinates; activations are class scores
 
+A child's assignments sum to one over all parents that see it, types and places (`compete=all`).
+Until this field was there each window normalised by itself, so a configuration that does not say,
+as old files do not, means `window`; every model that has a name says `all`.
+
 Differs from the paper: nothing in the layers (this is its small size: A=64, B=8, C=D=16); the loss
 is the task's (`--task.loss spread`), with a fixed margin of 0.2, where the authors' growing one
 stays for its first 100,000 steps.
@@ -46,6 +50,9 @@ class EMCapsNetConfig(ModelConfig):
     """Side of a matrix pose."""
     num_iters: int = 3
     """Iterations of EM in every layer."""
+    compete: Literal["window", "all"] = "window"
+    """Which parents share a child: those of each window by themselves, or all that see it. The
+    named models have the paper's, all."""
 
 
 class EMCapsNet(CapsuleModel):
@@ -68,7 +75,7 @@ class EMCapsNet(CapsuleModel):
             raise TorchcapsError(f"{c.image_size} pixels are too few for three layers of windows.")
         self.primary = PrimaryCaps(channels, primary, dim, 1, 1, squash=False)
         self.active = nn.Conv2d(channels, primary, 1)
-        em = EM(c.num_iters)
+        em = EM(c.num_iters, compete=c.compete)
         self.first = ConvCaps(primary, dim, first, dim, 3, 2, routing=em, matrix=True)
         self.second = ConvCaps(first, dim, second, dim, 3, 1, routing=em, matrix=True)
         last = EM(c.num_iters, std=0.1, final_lambda=0.0025)
@@ -91,9 +98,11 @@ class EMCapsNet(CapsuleModel):
         return Output(log_odds(scores), scores, features, tuple(layers))
 
 
-register(
-    "em-capsnet", EMCapsNet, EMCapsNetConfig(), "matrix capsules with EM routing (Hinton et al.)"
-)
-_WIDE = EMCapsNetConfig(3, 32, backbone="conv4", channels=256, num_types=(32, 32, 32), num_iters=2)
+_SMALL = EMCapsNetConfig(compete="all")
+register("em-capsnet", EMCapsNet, _SMALL, "matrix capsules with EM routing (Hinton et al.)")
+_WIDE = replace(
+    _SMALL, in_channels=3, image_size=32, backbone="conv4", channels=256, num_types=(32, 32, 32),
+    num_iters=2,
+)  # fmt: skip
 register("em-simple", EMCapsNet, _WIDE, "EM routing on one convolution, CIFAR")
 register("em-resnet", EMCapsNet, replace(_WIDE, backbone="resnet"), "EM routing on residual blocks")

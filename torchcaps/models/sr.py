@@ -3,6 +3,9 @@
 ResNet-20's blocks (16-32-64) -> poses and activations by two 3x3 convolutions with BatchNorm
 -> (two layers: self-routing in 3x3 windows, stride 2, BatchNorm of poses)
 -> class capsules over all positions, which carry no pose; their activations are class shares
+
+Differs from the authors' code: a residual block that changes size has a 1x1 convolution with
+BatchNorm beside it, where theirs pads with zeros; colours are divided by CIFAR-10's own deviation.
 """
 
 from dataclasses import dataclass, replace

@@ -8,6 +8,7 @@ from torchcaps.routing.inverted import (
     inverted_attention_step_reference,
     inverted_routing,
 )
+from torchcaps.routing.rivals import Compete
 from torchcaps.routing.self import self_routing, self_routing_reference
 from torchcaps.routing.step import Impl
 from torchcaps.routing.uniform import uniform_routing, uniform_routing_reference
@@ -15,6 +16,7 @@ from torchcaps.routing.vb import vb_routing, vb_routing_reference
 from torchcaps.routing.window import Window, add_coordinates, form_votes, unfold
 
 __all__ = [
+    "Compete",
     "Impl",
     "Solver",
     "Window",

@@ -129,8 +129,9 @@ def self_routing(
         parents, active = parents.unflatten(0, grid), active.unflatten(0, grid)
         return parents, active, shares.unflatten(0, grid) if coupling else None
     step = FusedStep(poses, weight, activations, window)
-    routes = {"route_weight": route_weight, "route_bias": route_bias}
-    mass, summed, _, shares = step.sums("linear", **routes, coupling=coupling)
+    mass, summed, _, shares = step.sums(
+        "linear", route_weight=route_weight, route_bias=route_bias, coupling=coupling
+    )
     # Each child's shares sum to one, so the parents' masses sum to the children's activations.
     active = mass / (mass.sum(-1, keepdim=True) + EPS)
     parents = summed / (mass[..., None] + EPS)

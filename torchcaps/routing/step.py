@@ -170,15 +170,19 @@ class FusedStep:
         route_weight: Tensor | None = None,
         route_bias: Tensor | None = None,
         coupling: bool = False,
+        across: bool = False,
     ) -> Sums:
-        """Sums over children; on request the shares that they were made with."""
+        """Sums over children; on request the shares that they were made with.
+
+        across: a child's shares sum to one over the parents of all windows that see it.
+        """
         uniform = score == "uniform"
         if uniform and not self.dense and self.weight.shape[0] == self.children:
             return Sums(*self._convolve(), self._even() if coupling else None)
         arguments = self._arguments(query, precision, bias, route_weight, route_bias)
         *sums, _, shares = torch.ops.torchcaps.step(
             self.poses, self.weight, self.activations, *arguments,
-            self.window, score, self.deterministic, coupling and not uniform,
+            self.window, score, self.deterministic, coupling and not uniform, across,
         )  # fmt: skip
         mass, votes, squares, shares = (
             t[:, 0, 0] if self.dense and t.numel() else t for t in (*sums, shares)
@@ -228,12 +232,13 @@ def by_rows(
     *,
     activations: Tensor | None = None,
     per_row: Tensor | None = None,
+    together: int = 1,
 ) -> tuple[Tensor, ...]:
     """A reference on every window, so many rows at a time that their votes fit into the budget.
 
     `route(poses [B,C,D], weight, activations [B,C] or None, per_row [B,...] or None)` -> tensors
     [B,...]. With several parts each is computed again in the backward pass, so memory stays flat
-    there too.
+    there too. `together` rows that follow each other stay in one part, whatever the budget.
     """
     grid = poses.shape[:1]
     if window is not None:
@@ -243,7 +248,8 @@ def by_rows(
         if activations is not None:
             activations = unfold(activations[..., None], window).flatten(0, 2)[..., 0]
     pose_bytes = poses.shape[-1] // weight.shape[2] * weight.shape[3] * max(4, poses.element_size())
-    rows = max(1, budget // max(1, poses.shape[1] * weight.shape[1] * pose_bytes))
+    rows = budget // max(1, poses.shape[1] * weight.shape[1] * pose_bytes)
+    rows = max(1, rows // together) * together
     if torch.compiler.is_exporting() or rows >= poses.shape[0]:  # a batch of any size, in one part
         found = route(poses, weight, activations, per_row)
     else:

@@ -10,9 +10,16 @@ point estimates, so that no parent's variance can collapse:
     logit_ij = E log pi_j + 1/2 E log |Lambda_j| - 1/2 (D/kappa_j + nu_j psi_j (vote_ij - m_j)^2)
     a_j = sigmoid(beta_a - (beta_u + exp(E log pi_j) H_j)), H_j the Gaussian's entropy
 
-Differs from the paper: m_0 = 0, psi_0 = 1 (its defaults), nu_0 = D + 1; the batch
-normalisation of the activation's logit, and E log pi left out of the numerator, as in the authors'
-code, are not here. Reference only, no kernel.
+Where windows overlap, r_i is normalised over the types of every window that sees child i, as in
+the authors' code since February 2020, which also has E log pi in the numerator since then; before,
+each window normalised by itself (`compete="window"`) and E log pi stood in the denominator alone.
+E log pi is taken over the types of one place, there and here.
+
+Differs from the authors' code: it sends poses and the activation's logit through BatchNorm without
+a gain or bias, and neither is here; its first r is 1/J in every window, where here it is 1/(J n)
+for a child of n windows, so that it sums to one from the beginning; it sums exponentials, floored
+at 1e-8, where here it is a logarithm. m_0 = 0, psi_0 = 1, kappa_0 = 1 and nu_0 = D + 1 are its
+defaults. Reference only, no kernel.
 """
 
 import math
@@ -22,8 +29,10 @@ from torch import Tensor
 
 from torchcaps.errors import TorchcapsError
 from torchcaps.routing.dynamic import check_iterations
-from torchcaps.routing.step import MEMORY_BUDGET, Impl, by_rows
-from torchcaps.routing.window import Window, check_sizes, form_votes
+from torchcaps.routing.em import first_assignments
+from torchcaps.routing.rivals import Compete, Rivals, find_rivals
+from torchcaps.routing.step import MEMORY_BUDGET, Impl, by_rows, use_kernel
+from torchcaps.routing.window import Window, form_votes
 
 EPS = 1e-8
 
@@ -38,14 +47,17 @@ def vb_routing_reference(
     *,
     alpha0: float = 1.0,
     kappa0: float = 1.0,
+    rivals: Rivals | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """poses [B,I,D], activations [B,I], weight [I,J,D,E], beta_u [J], beta_a [J]
     -> poses [B,J,E], activations [B,J], coupling [B,I,J]
+
+    rivals: B are the windows of whole images, and those of an image compete for their children.
     """
     check_iterations(num_iters)
     votes = form_votes(poses, weight)
     with torch.autocast(votes.device.type, enabled=False):
-        return _iterate(votes, activations, beta_u, beta_a, num_iters, alpha0, kappa0)
+        return _iterate(votes, activations, beta_u, beta_a, num_iters, alpha0, kappa0, rivals)
 
 
 def _iterate(
@@ -56,19 +68,21 @@ def _iterate(
     num_iters: int,
     alpha0: float,
     kappa0: float,
+    rivals: Rivals | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     dtype = votes.dtype
     votes = votes if dtype == torch.float64 else votes.float()
     dim = votes.shape[-1]
     nu0 = dim + 1.0
-    r = votes.new_full((1, 1, 1), 1 / votes.shape[2]).expand(votes.shape[:3])
+    r = first_assignments(votes, rivals)
     mean = psi = nu = kappa = log_pi = log_det = votes  # set by the first pass
     halves = torch.arange(dim, device=votes.device, dtype=votes.dtype) / 2
     for t in range(num_iters):
         if t > 0:
             far = (nu[..., None] * psi)[:, None] * (votes - mean[:, None]).square()
             logits = log_pi + 0.5 * log_det - 0.5 * dim / kappa
-            r = (logits[:, None] - 0.5 * far.sum(-1)).softmax(-1)
+            logits = logits[:, None] - 0.5 * far.sum(-1)
+            r = logits.softmax(-1) if rivals is None else rivals.assign(logits)
         assigned = r * activations[..., None]
         mass = assigned.sum(1)
         alpha, kappa, nu = alpha0 + mass, kappa0 + mass, nu0 + mass
@@ -95,6 +109,7 @@ def vb_routing(
     beta_a: Tensor,
     num_iters: int = 3,
     *,
+    compete: Compete = "all",
     window: Window | None = None,
     coupling: bool = True,
     impl: Impl = "auto",
@@ -103,12 +118,17 @@ def vb_routing(
     """Variational Bayes routing; shapes as in `em_routing`."""
     if impl == "triton":
         raise TorchcapsError("impl='triton': variational Bayes routing has a reference only.")
-    children = poses.shape[-2] * (1 if window is None else window.kernel**2)
-    check_sizes(children, poses.shape[-1], weight)
+    use_kernel("reference" if impl == "auto" else impl, poses, weight, window)  # checks them
+    rivals = find_rivals(compete, poses, window)
 
     def route(poses: Tensor, weight: Tensor, activations: Tensor, _) -> tuple[Tensor, ...]:
-        found = vb_routing_reference(poses, activations, weight, beta_u, beta_a, num_iters)
+        found = vb_routing_reference(
+            poses, activations, weight, beta_u, beta_a, num_iters, rivals=rivals
+        )
         return found if coupling else found[:2]
 
-    mean, active, *shares = by_rows(route, poses, weight, window, budget, activations=activations)
+    together = 1 if rivals is None else rivals.windows
+    mean, active, *shares = by_rows(
+        route, poses, weight, window, budget, activations=activations, together=together
+    )
     return mean, active, shares[0] if shares else None

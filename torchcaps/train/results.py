@@ -7,6 +7,7 @@ commit, date and device of whoever wrote it; it speaks of the lines above it tha
     {"kind": "supersede", "match": {…}, "because": …}     the lines count no more
     {"kind": "rename",    "match": {…}, "data": …}        the full name of the data set
     {"kind": "digests",   "digests": {recipe: […]}}       the recipes of lines that carry no digest
+    {"kind": "move",      "match": {…}, "recipe": …}      the recipe and row that they are of today
 """
 
 import json
@@ -110,6 +111,8 @@ def read(path: Path) -> tuple[list[Line], list[str]]:
                 earlier["superseded_by"] = line["because"]
             elif kind == "rename":
                 earlier["data"] = line["data"]
+            elif kind == "move":
+                earlier |= {name: line[name] for name in ("recipe", "table", "row")}
             elif kind == "digests" and "digest" not in earlier:
                 name = f"{earlier['recipe']} [{earlier['protocol']}]"
                 if name in line["digests"]:

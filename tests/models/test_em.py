@@ -1,0 +1,52 @@
+"""Who competes in an EM-CapsNet: as printed by name, as it was in files that do not say."""
+
+import json
+
+import pytest
+import torch
+
+import torchcaps
+from torchcaps.errors import TorchcapsError
+from torchcaps.models.registry import config_from_dict, from_folder, model_config
+
+TINY = {"channels": 4, "num_types": (2, 3, 2), "num_iters": 2, "image_size": 24}
+
+
+@pytest.mark.parametrize("name", torchcaps.list_models("em-*"))
+def test_by_name_all_parents_compete(name):
+    model = torchcaps.create_model(name, channels=4, num_types=(2, 3, 2))
+    for layer in (model.first, model.second, model.classes):
+        assert layer.router.compete == "all"
+
+
+def test_a_child_shares_out_one():
+    """Over all windows of a layer that see it; those of the first leave a row and a column out."""
+    model = torchcaps.create_model("em-capsnet", **TINY)
+    layers = model.encode(torch.rand(2, 1, 24, 24), coupling=True).layers
+    assert layers[0].poses.shape[1:3] == (10, 10) and layers[1].poses.shape[1:3] == (4, 4)
+    given = [layer.coupling.flatten(1).sum(1) for layer in layers[1:]]
+    for sums, children in zip(given, (9 * 9 * 2, 4 * 4 * 3, 2 * 2 * 2), strict=True):
+        torch.testing.assert_close(sums, torch.full_like(sums, children))
+
+
+def test_a_file_that_does_not_say_answers_as_it_did(tmp_path):
+    """Saved models are older than the field: their windows do not compete."""
+    old = torchcaps.create_model("em-capsnet", compete="window", **TINY).eval()
+    old.save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config.pop("compete") == "window"
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    again = from_folder(tmp_path)
+    images = torch.rand(2, 1, 24, 24)
+    torch.testing.assert_close(again(images).logits, old(images).logits)
+    new = torchcaps.create_model("em-capsnet", **TINY).eval()
+    new.load_state_dict(old.state_dict())
+    first = [m(images).layers[2].poses for m in (old, new)]
+    assert (first[0] - first[1]).abs().max() > 1e-3
+
+
+def test_the_field_of_the_configuration():
+    assert model_config("em-capsnet").compete == "all"
+    assert config_from_dict({"family": "em-capsnet"}).compete == "window"
+    with pytest.raises(TorchcapsError, match="none of window, all"):
+        model_config("em-capsnet", compete="each")
