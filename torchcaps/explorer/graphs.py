@@ -131,13 +131,16 @@ def _exported(question: Asked) -> Any:
 
 
 def _take_weights(onnx: Any, graph: Any, weights: Weights) -> None:
-    """Large float constants out of a graph, into the file, in half precision."""
+    """Large float constants that half precision holds, out of a graph into the file."""
     casts = []
     for constant in graph.graph.initializer:
         values = onnx.numpy_helper.to_array(constant)
         if values.dtype != np.float32 or values.size < LARGE:
             continue
-        name, content = constant.name, values.astype(np.float16).tobytes()
+        half = values.astype(np.float16)
+        if not np.array_equal(half.astype(np.float32), values):
+            continue  # computed from weights, and no longer round
+        name, content = constant.name, half.tobytes()
         where = {"location": "weights.bin", "offset": weights.put(content), "length": len(content)}
         constant.Clear()
         constant.name, constant.data_type = f"{name}.half", onnx.TensorProto.FLOAT16
