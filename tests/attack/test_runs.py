@@ -262,3 +262,20 @@ def test_numbers_that_no_recipe_has(words, capsys, tmp_path):
     assert main(["train", "demo/convnet-avg", *words.split(), *out]) in (1, 2)
     assert len(capsys.readouterr().err.splitlines()) <= 2
     assert not (tmp_path / "run").exists()
+
+
+def test_no_byte_of_how_a_run_began_changes_unseen(stopped, tmp_path):
+    """Every byte of start.json in turn: another name of a field is as bad as another value."""
+    begun = Run(stopped).start()
+    content = (stopped / "start.json").read_bytes()
+    for place in range(len(content)):
+        damaged = bytearray(content)
+        damaged[place] ^= 4
+        (tmp_path / "start.json").write_bytes(damaged)
+        try:
+            found = Run(tmp_path).start()
+        except TorchcapsError as error:
+            assert "start.json" in str(error)
+            continue
+        found = {k: v for k, v in found.items() if k in begun}  # the sum under another name
+        assert found == begun, place

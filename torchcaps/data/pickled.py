@@ -68,7 +68,9 @@ class _Machine:
         return value
 
     def since_mark(self) -> list[Any]:
-        at = max(n for n, value in enumerate(self.stack) if value is _MARK)
+        at = len(self.stack) - 1
+        while self.stack[at] is not _MARK:  # below the first: an IndexError, which is refused
+            at = at - 1 if at else len(self.stack)
         values = self.stack[at + 1 :]
         del self.stack[at:]
         return values

@@ -136,10 +136,11 @@ def _bytes(tensors: dict[str, Tensor]) -> bytes:
 
 def _summed(values: dict[str, Any]) -> bytes:
     """As JSON, with the sum of all of it."""
-    return json.dumps({**values, "sum": _sum(values)}).encode()
+    return json.dumps({**values, "sum": sum_of(values)}).encode()
 
 
-def _sum(values: dict[str, Any]) -> str:
+def sum_of(values: dict[str, Any]) -> str:
+    """The sha256 of an object, however it is written."""
     return sha256(json.dumps(values, sort_keys=True).encode())
 
 
@@ -199,7 +200,7 @@ def load(path: Path) -> tuple[State, dict[str, Tensor], dict[str, Tensor]]:
     """One checkpoint, checked byte for byte."""
     try:
         values: dict[str, Any] = json.loads((path / "state.json").read_text())
-        if values.pop("sum") != _sum(values) or values["step"] != int(path.name):
+        if values.pop("sum") != sum_of(values) or values["step"] != int(path.name):
             raise TorchcapsError(f"{path / 'state.json'} is damaged: its sha256 has changed.")
         sums = values.pop("sha256")
         tensors = []

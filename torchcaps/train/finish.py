@@ -48,7 +48,7 @@ def _provenance(begun: dict[str, Any], ended: dict[str, Any]) -> dict[str, Any]:
     """Command, commit and device of the start; those of a resume beside them where they differ."""
     if "command" not in begun:
         return {**begun, **ended}
-    changed = {k: v for k, v in ended.items() if k != "date" and v != begun[k]}
+    changed = {k: v for k, v in ended.items() if k != "date" and v != begun.get(k)}
     return {**begun, **({"resumed": changed} if changed else {})}
 
 

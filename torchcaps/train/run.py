@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from torchcaps.data.source import sha256
 from torchcaps.errors import TorchcapsError, require
 from torchcaps.train import recipe as recipes
-from torchcaps.train.checkpoint import write_atomic
+from torchcaps.train.checkpoint import sum_of, write_atomic
 from torchcaps.train.recipe import Recipe
 from torchcaps.typed import read_object
 
@@ -129,9 +129,12 @@ class Run:
     def start(self) -> dict[str, Any]:
         path = self.folder / "start.json"
         try:
-            return read_object(path) if path.exists() else {}
+            begun = read_object(path) if path.exists() else {}
         except (OSError, ValueError) as error:
             raise TorchcapsError(f"{path}: damaged ({error}).") from None
+        if begun.pop("sum", None) not in (None, sum_of(begun)):  # runs of before have none
+            raise TorchcapsError(f"{path}: damaged (its sum has changed).")
+        return begun
 
     def recipe(self) -> Recipe:
         return recipes.load(self.recipe_file)
@@ -277,6 +280,7 @@ def _taken(folder: Path) -> bool:
 def _write_plain(folder: Path, files: dict[str, dict[str, Any]]) -> None:
     try:
         for name, values in files.items():
+            values = {**values, "sum": sum_of(values)} if name == "start" else values
             text = json.dumps(values, indent=2) + "\n"
             write_atomic(folder / f"{name}.json", text.encode())
     except OSError as error:
