@@ -20,7 +20,7 @@ def served():
     from torchcaps.explorer.server import make_app
     from torchcaps.explorer.shelf import Shelf
 
-    sock = socket.socket()
+    sock = socket.socket(proto=socket.IPPROTO_TCP)
     sock.bind(("127.0.0.1", 0))
     host = f"127.0.0.1:{sock.getsockname()[1]}"
     app = Guard(make_app(Shelf([])), {host})

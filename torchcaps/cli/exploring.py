@@ -51,10 +51,12 @@ def _bound(port: int) -> socket.socket:
     if not 0 <= port < 65536:
         raise TorchcapsError(f"--port {port}: a port lies between 0 and 65535.")
     for tried in range(port, min(port + TRIED, 65536)):
-        sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        # named TCP, so that asyncio sends at once: without it every answer waits 40 ms
+        sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             sock.bind(("127.0.0.1", tried))
+            sock.listen()  # a browser that is quicker than the models waits
         except OSError:
             sock.close()
             continue

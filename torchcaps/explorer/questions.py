@@ -104,7 +104,7 @@ class Where(Question):
                 image = torch.rand(1, *model.config.image_shape)
                 coupling, _ = received_by(model.encode(image, coupling=True))
         except TorchcapsError as error:
-            return str(error)
+            return str(error).rstrip(".")
         even = bool((coupling == coupling.flatten()[0]).all())
         return "Every child gives every class the same share" if even else ""
 

@@ -91,7 +91,8 @@ function capsule(side, page) {
     const poses = encode.capsules;
     side.likeliest = encode.scores ? argmax(Array.from(encode.scores.data)) : longest(poses);
     const which = chosen(), unit = Math.min(page.state.dim, units - 1);
-    words.textContent = side.about.classes.length
+    const named = side.about.encode.includes("scores"); // else capsules are nobody's classes
+    words.textContent = named
       ? `Units of the capsule “${said(side, which)}”; a slider adds to a unit.`
       : `Units of capsule ${which}; a slider adds to a unit.`;
     sliders.forEach((s, n) => { if (document.activeElement !== s) s.value = page.state.d[n] ?? 0; });
@@ -105,7 +106,7 @@ function capsule(side, page) {
         if (n && u === unit) all[place] = poses.data[which * units + u] + values[n - 1];
       }
     }
-    const given = { poses: { shape: [values.length + 1, count, units], data: all }, label: { shape: [1], data: Float32Array.of(side.about.classes.length ? which : -1) } };
+    const given = { poses: { shape: [values.length + 1, count, units], data: all }, label: { shape: [1], data: Float32Array.of(named ? which : -1) } };
     const answer = await side.ask("decode", given);
     if (!answer) return;
     pixels(canvas, per(answer.drawn, 0), answer.drawn.shape.slice(1));
@@ -301,7 +302,7 @@ function ranks(side) {
     const most = Math.max(...answer.support.data);
     const shown = order.slice(0, 8), shape = answer.drawn.shape;
     body.replaceChildren(
-      bars(shown.map((n) => `capsule ${n}`), shown.map((n) => answer.support.data[n] / most), {
+      bars(shown.map((n) => `no. ${n}`), shown.map((n) => answer.support.data[n] / most), {
         colour: side.colour, sentence: `Support of the eight first capsules of ${side.about.name}; the first is ${order[0]}.`,
       }),
       make("p", { class: "words" }, "Bars: support, as a share of the first. Below: all as masked, then each alone, then all but that one."),
