@@ -125,7 +125,7 @@ def make_app(shelf: Shelf, beside: Beside = lambda record: []) -> FastAPI:
     @app.get("/api/runs")
     def runs() -> list[dict[str, Any]]:
         return [
-            {"id": b.id, "name": b.name, "recipe": b.record["recipe"]["name"]}
+            {"id": b.id, "name": b.name, "recipe": b.record["recipe"]["name"], "data": b.data}
             for b in shelf.books.values()
         ]
 
@@ -144,8 +144,8 @@ def make_app(shelf: Shelf, beside: Beside = lambda record: []) -> FastAPI:
         record = {k: book.record.get(k, "") for k in ("command", "commit", "date", "device")}
         record["seed"] = book.record["recipe"]["seed"]
         record["results"] = book.record["results"]
-        data = {"data": book.spec.name.partition(":")[0], "id": book.id, "name": book.name}
-        return {**data, **found, "record": record, "beside": beside(book.record)}
+        named = {"data": book.data, "id": book.id, "name": book.name}
+        return {**named, **found, "record": record, "beside": beside(book.record)}
 
     @app.get("/api/runs/{run}/images")
     async def images(

@@ -36,6 +36,11 @@ class Book:
     record: dict[str, Any]
     spec: DataSpec
 
+    @property
+    def data(self) -> str:
+        """The kind of its images in a word, without the folder that they lie in."""
+        return self.spec.name.partition(":")[0]
+
 
 def finished_runs(root: Path = RUNS) -> list[Path]:
     """Folders of finished runs below a folder, the newest first."""

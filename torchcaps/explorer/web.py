@@ -69,7 +69,7 @@ def export_web(
         record |= {"seed": book.record["recipe"]["seed"], "results": book.record["results"]}
         manifest.append({
             "id": book.id, "name": book.name, "recipe": book.record["recipe"]["name"],
-            "data": book.spec.name.partition(":")[0], **known, "record": record, "beside": [],
+            "data": book.data, **known, "record": record, "beside": [],
             "classes": known["classes"] or list(data.classes), "graphs": graphs,
             "questions": [name for name in known["questions"] if name in graphs],
             "curves": _curves(model, data.test) if "scores" in known["encode"] else {},

@@ -63,7 +63,7 @@ const session = (folder, question) => keep(`${folder}/${question}`, async () => 
 let turn = Promise.resolve(); // one at a time: there is one thread
 
 export const backend = {
-  runs: async () => (await manifest()).map(({ id, name, recipe }) => ({ id, name, recipe })),
+  runs: async () => (await manifest()).map(({ id, name, recipe, data }) => ({ id, name, recipe, data })),
   about: async (id) => (await place(id)).model,
   images: async (id, start, n = 32) => {
     const { folder } = await place(id);

@@ -67,7 +67,7 @@ export function heat(/** @type {HTMLCanvasElement} */ canvas, map, shape, image,
 /** Horizontal bars from 0 to 1; the chosen one is outlined, the true class has a dot. */
 export function bars(names, values, { colour, truth = -1, chosen = -1, sentence, onChoose }) {
   const small = innerWidth < 600; // two beside each other on a phone
-  const high = 20, left = small ? 52 : 74, wide = small ? 84 : 300;
+  const high = 20, left = small ? 52 : 92, wide = small ? 84 : 290;
   const height = high * names.length + 4;
   const svg = make("svg:svg", { viewBox: `0 0 ${wide + left + 44} ${height}`, role: "img", "aria-label": sentence });
   names.forEach((name, n) => {

@@ -54,7 +54,7 @@ const page = {
     const answers = told.map((s) => s.about.classes[s.says]);
     let text = says.join(" and ");
     if (told.length === 2 && answers[0] === answers[1]) text = `both say ${answers[0]}`;
-    if (name !== "") text += answers.every((n) => n === name) ? ": right" : `; it is a ${name}`;
+    if (name !== "") text += answers.every((n) => n === name) ? ": right" : `; it is ${name}`;
     else if (told.length === 2 && answers[0] !== answers[1]) text += ": they disagree";
     text = first + text + ".";
     $("verdict").textContent = text[0].toUpperCase() + text.slice(1);
@@ -439,7 +439,8 @@ function begin() {
   if (!known.includes(page.state.a)) page.state.a = known[0].startsWith("zoo:") ? prefer(["zoo:capsnet"], known[0]) : known[0];
   if (!known.includes(page.state.b)) {
     page.state.b = "";
-    const rest = known.filter((n) => n !== page.state.a);
+    const data = page.runs.find((r) => r.id === page.state.a).data;
+    const rest = page.runs.filter((r) => r.id !== page.state.a && r.data === data).map((r) => r.id);
     if (!location.hash.includes("a=")) page.state.b = rest[0]?.startsWith("zoo:") ? prefer(["zoo:convnet-avg"], rest[0]) : rest[0] ?? "";
   }
   const kept = page.state.pic ? textToImage(page.state.pic) : null;

@@ -3,8 +3,6 @@
 import { bars, graph, heat, lines, make, picture, pixels, shorten, table } from "./draw.js";
 import { bitsToHex, hexToBits } from "./state.js";
 
-/** @typedef {import("./main.js").Side} Side */
-
 const argmax = (values) => values.reduce((best, v, n) => (v > values[best] ? n : best), 0);
 const said = (side, n) => side.about.classes[n] ?? String(n);
 const per = (tensor, n) => {
@@ -36,7 +34,7 @@ function classes(side, page) {
   return { body, update };
 }
 
-function drawn(side, page) {
+function drawn(side) {
   const body = make("div", { class: "pictures" });
   const update = ({ encode }) => {
     const { data, shape } = encode.drawn;
@@ -125,7 +123,7 @@ function longest({ data, shape: [count, units] }) {
   return argmax(lengths);
 }
 
-function where(side, page) {
+function where(side) {
   const body = make("div", { class: "pictures" });
   const update = ({ where: { received } }) => {
     const [count, height, width] = received.shape;
