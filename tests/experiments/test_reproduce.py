@@ -1,6 +1,7 @@
 """What is missing is run, what was stopped goes on, what fails is said."""
 
 import json
+import re
 import signal
 from dataclasses import replace
 
@@ -50,7 +51,12 @@ def test_only_what_is_missing_is_run(paper, capsys):
     assert main(["reproduce", "little", "--seeds", "1"]) == 0
     assert lines(paper) == before
     assert main(["reproduce", "little", "--seeds", "2", "--dry"]) == 0
-    assert "torchcaps train little/a --seed 1 --record" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert re.search(r"torchcaps train little/a --seed 1 --record  # \d+ s", said)
+    assert re.search(r"2 runs, \d+ s for 2 by earlier runs\.", said)
+    assert main(["reproduce", "little", "--seeds", "2", "--dry", "--results", "elsewhere"]) == 0
+    said = capsys.readouterr().out
+    assert "# never run" in said and "4 runs, 0 s for 0 by earlier runs; 4 were never run." in said
 
 
 def test_a_stopped_run_goes_on_and_a_failed_one_is_named(paper, monkeypatch, capsys):

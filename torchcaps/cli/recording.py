@@ -167,7 +167,7 @@ def reproduce(
         at_once: How many runs go side by side, on one GPU if they fit.
         data_root: The folder of the data sets.
         results: The folder of the recorded results.
-        dry: Whether it only says what would be run.
+        dry: Whether it only says what would be run, and how long such runs took before.
         protocol: `paper`: as the paper did it where ours differs, in rows marked so.
     """
     from rich.progress import (
@@ -180,14 +180,12 @@ def reproduce(
     )
 
     from torchcaps.cli.tables import table
-    from torchcaps.experiments.reproduce import missing
+    from torchcaps.experiments.reproduce import missing, seconds_before
     from torchcaps.experiments.reproduce import reproduce as run_all
 
     jobs = missing(paper, tables, seeds, results, protocol)
     if dry:
-        for job in jobs:
-            console.print(job.command, highlight=False)
-        return
+        return _say_jobs(jobs, seconds_before(paper, results))
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
                TimeElapsedColumn(), TimeRemainingColumn())  # fmt: skip
     failed = []
@@ -203,3 +201,14 @@ def reproduce(
         table(paper, name, results=results)
     if failed:
         raise TorchcapsError(f"{len(failed)} of {len(jobs)} runs failed; run it again to go on.")
+
+
+def _say_jobs(jobs: list[Any], before: dict[str, float]) -> None:
+    """Commands, the seconds of each by its records, and their sum."""
+    for job in jobs:
+        took = f"{before[job.recipe]:,.0f} s" if job.recipe in before else "never run"
+        console.print(f"{job.command}  # {took}", highlight=False, soft_wrap=True, markup=False)
+    known = [before[job.recipe] for job in jobs if job.recipe in before]
+    more = f"; {len(jobs) - len(known)} were never run" if len(known) < len(jobs) else ""
+    said = f"{len(jobs)} runs, {sum(known):,.0f} s for {len(known)} by earlier runs{more}."
+    console.print(said, highlight=False)

@@ -8,6 +8,8 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
+from typing import Any
 
 from rich.console import Console
 
@@ -17,7 +19,7 @@ from torchcaps.experiments.chain import pretrained, same_run
 from torchcaps.experiments.tables import RESULTS, Table, counted_lines, get_table, list_tables
 from torchcaps.train.recipe import Recipe, with_root
 from torchcaps.train.registry import get_recipe, has_protocol, recipes
-from torchcaps.train.results import append_record
+from torchcaps.train.results import append_record, read, results_file, run_of
 from torchcaps.train.run import claimed, folder_name
 
 
@@ -72,6 +74,15 @@ def missing(
             if key not in recorded or (job.measures and stands):
                 jobs.append(job)
     return jobs
+
+
+def seconds_before(paper: str, results: Path) -> dict[str, float]:
+    """What a run of each recipe took, by its recorded runs: the middle one, counted or not."""
+    found: dict[str, dict[tuple[Any, ...], float]] = {}
+    for line in read(results_file(paper, results))[0]:
+        if line.get("seconds"):
+            found.setdefault(line["recipe"], {})[run_of(line)] = line["seconds"]
+    return {recipe: median(taken.values()) for recipe, taken in found.items()}
 
 
 def _measures(recipe: Recipe, chosen: list[Table]) -> dict[str, None] | None:
