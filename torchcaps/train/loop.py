@@ -180,7 +180,7 @@ def start(
     training = Training(recipe, parts, run, console)
     if training.console:
         for sentence in _remarks(training):
-            training.console.print(sentence, markup=False, highlight=False)
+            training.console.print(sentence, markup=False, highlight=False, soft_wrap=True)
     with claimed(run.folder, recipe), told(run.folder, parts.fabric.world_size):
         training.save()
         train_to_end(training, command)
