@@ -18,7 +18,7 @@ KEPT = (
     "recipe", "results", "command", "commit", "date", "device", "versions", "seconds", "run",
     "parameters", "modified", "epochs_trained", "chosen_epoch",
 )  # fmt: skip
-"""Of the run's record; where the run stood on somebody's disk is nobody's business."""
+"""What is kept of the run's record: not where the run stood on somebody's disk."""
 
 
 def keep(folder: Path) -> Path:

@@ -31,7 +31,7 @@ from torchcaps.errors import TorchcapsError
 from torchcaps.explorer.guard import Guard
 from torchcaps.explorer.jobs import CURVES, Busy, Job, Jobs
 from torchcaps.explorer.questions import QUESTIONS, about
-from torchcaps.explorer.shelf import Shelf, Unknown
+from torchcaps.explorer.shelf import Shelf, Unknown, shown
 from torchcaps.explorer.wire import pack, unpack
 
 WORKERS, WAITING, SECONDS = 2, 16, 20
@@ -43,7 +43,7 @@ KINDS = {
 }  # fmt: skip
 """Ours, since a machine's own table may call a script plain text, and then no page appears."""
 PIXELS = 16_000_000
-"""Of a picture that is dropped on the page."""
+"""The most pixels of a picture that is dropped on the page."""
 BINARY = "application/octet-stream"
 Beside = Callable[[dict[str, Any]], list[dict[str, Any]]]
 """Rows to show beside a run's record: what its paper's table has."""
@@ -141,11 +141,8 @@ def make_app(shelf: Shelf, beside: Beside = lambda record: []) -> FastAPI:
             return found
 
         found = await work.do(look)
-        record = {k: book.record.get(k, "") for k in ("command", "commit", "date", "device")}
-        record["seed"] = book.record["recipe"]["seed"]
-        record["results"] = book.record["results"]
         named = {"data": book.data, "id": book.id, "name": book.name}
-        return {**named, **found, "record": record, "beside": beside(book.record)}
+        return {**named, **found, "record": book.provenance, "beside": beside(book.record)}
 
     @app.get("/api/runs/{run}/images")
     async def images(
@@ -155,13 +152,7 @@ def make_app(shelf: Shelf, beside: Beside = lambda record: []) -> FastAPI:
     ) -> Response:
         def take() -> bytes:
             split = shelf.data(run).test
-            rows = torch.arange(len(split))[start : start + n]
-            batch = split.batch(rows)
-            count = torch.tensor([len(split)], dtype=torch.int32)
-            pixels = (batch.images * 255).round().to(torch.uint8)
-            labels = batch.labels if batch.labels.dim() == 1 else batch.labels[:, 0]
-            found = {"images": pixels, "labels": labels.to(torch.int32), "count": count}
-            return pack(found)
+            return shown(split, torch.arange(len(split))[start : start + n], len(split))
 
         return Response(await work.do(take), media_type=BINARY)
 

@@ -7,9 +7,13 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from torchcaps.data import Dataset
+import torch
+from torch import Tensor
+
+from torchcaps.data import Dataset, Split
 from torchcaps.data.registry import shared_loads
 from torchcaps.errors import TorchcapsError
+from torchcaps.explorer.wire import pack
 from torchcaps.models import CapsuleModel
 from torchcaps.models.zoo import PREFIX, zoo_folder, zoo_names
 from torchcaps.train.load import data_of, load
@@ -40,6 +44,12 @@ class Book:
     def data(self) -> str:
         """The kind of its images in a word, without the folder that they lie in."""
         return self.spec.name.partition(":")[0]
+
+    @property
+    def provenance(self) -> dict[str, Any]:
+        """Where its numbers come from, and the numbers."""
+        told = {k: self.record.get(k, "") for k in ("command", "commit", "date", "device")}
+        return {**told, "seed": self.record["recipe"]["seed"], "results": self.record["results"]}
 
 
 def finished_runs(root: Path = RUNS) -> list[Path]:
@@ -112,3 +122,12 @@ class Shelf:
             if spec.name not in self._data:
                 self._data[spec.name] = data_of(spec)
             return self._data[spec.name]
+
+
+def shown(split: Split, rows: Tensor, count: int) -> bytes:
+    """Images of a split as bytes, with a label each and how many can be asked for in all."""
+    batch = split.batch(rows)
+    labels = batch.labels if batch.labels.dim() == 1 else batch.labels[:, 0]
+    pixels = (batch.images * 255).round().to(torch.uint8)
+    total = torch.tensor([count], dtype=torch.int32)
+    return pack({"images": pixels, "labels": labels.to(torch.int32), "count": total})

@@ -22,8 +22,7 @@ from torchcaps.explorer.graphs import write_graphs
 from torchcaps.explorer.jobs import CURVES, IMAGES, right_under
 from torchcaps.explorer.questions import about
 from torchcaps.explorer.server import static_files
-from torchcaps.explorer.shelf import Shelf
-from torchcaps.explorer.wire import pack
+from torchcaps.explorer.shelf import Shelf, shown
 
 VENDOR = Path(__file__).parent / "vendor"
 RUNTIME = ("ort.wasm.bundle.min.mjs", "ort-wasm-simd-threaded.wasm")
@@ -64,12 +63,11 @@ def export_web(
         graphs = write_graphs(model, folder)
         data = shelf.data(book.id)
         files |= {f"models/{number}/{p.name}": p.read_bytes() for p in sorted(folder.iterdir())}
-        files[f"models/{number}/images.bin"] = _images(data.test)
-        record = {k: book.record.get(k, "") for k in ("command", "commit", "date", "device")}
-        record |= {"seed": book.record["recipe"]["seed"], "results": book.record["results"]}
+        rows = torch.arange(min(SHOWN, len(data.test)))
+        files[f"models/{number}/images.bin"] = shown(data.test, rows, len(rows))
         manifest.append({
             "id": book.id, "name": book.name, "recipe": book.record["recipe"]["name"],
-            "data": book.data, **known, "record": record, "beside": [],
+            "data": book.data, **known, "record": book.provenance, "beside": [],
             "classes": known["classes"] or list(data.classes), "graphs": graphs,
             "questions": [name for name in known["questions"] if name in graphs],
             "curves": _curves(model, data.test) if "scores" in known["encode"] else {},
@@ -88,14 +86,6 @@ def export_web(
     for name, content in files.items():
         (out / name).parent.mkdir(parents=True, exist_ok=True)
         (out / name).write_bytes(content)
-
-
-def _images(split: Any) -> bytes:
-    batch = split.batch(torch.arange(min(SHOWN, len(split))))
-    labels = batch.labels if batch.labels.dim() == 1 else batch.labels[:, 0]
-    pixels = (batch.images * 255).round().to(torch.uint8)
-    count = torch.tensor([len(batch)], dtype=torch.int32)
-    return pack({"images": pixels, "labels": labels.to(torch.int32), "count": count})
 
 
 @torch.no_grad()
