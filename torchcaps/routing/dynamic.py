@@ -37,18 +37,20 @@ def dynamic_routing_reference(
     poses [B,I,D], weight [I,J,D,E], bias [J,E], gain [J] -> poses [B,J,E], coupling [B,I,J]
     """
     check_iterations(num_iters)
-    votes = form_votes(poses, weight)
+    # parents before children, in here alone: every sum over children then reads memory in order,
+    # and a CPU needs two thirds of the time
+    votes = form_votes(poses, weight).transpose(1, 2).contiguous()
     logits = votes.new_zeros(votes.shape[:3])
     parents = coupling = votes
     for t in range(num_iters):
         if t > 0:
-            logits = logits + torch.einsum("bije,bje->bij", votes, parents)
-        coupling = logits.softmax(-1)
-        parents = in_float(torch.einsum("bij,bije->bje", coupling, votes))
+            logits = logits + torch.einsum("bjie,bje->bji", votes, parents)
+        coupling = logits.softmax(1)
+        parents = in_float(torch.einsum("bji,bjie->bje", coupling, votes))
         parents = parents if gain is None else parents * gain[:, None]
         parents = parents if bias is None else parents + bias
         parents = squash_vectors(parents) if squash else parents
-    return parents, coupling
+    return parents, coupling.transpose(1, 2)
 
 
 def check_iterations(num_iters: int) -> None:
