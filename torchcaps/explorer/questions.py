@@ -158,8 +158,9 @@ class Trace(Question):
         output: Output = model.encode(image)
         below = [_strength(layer) for layer in output.layers]
         layers = [m for m in model.modules() if isinstance(m, RoutedCaps)]
+        traced = model.trace(image)
         found: Tensors = {"0": below[0]}
-        for number, (passes, layer) in enumerate(zip(model.trace(image), layers, strict=True), 1):
+        for number, (passes, layer) in enumerate(zip(traced, layers, strict=True), 1):
             window = getattr(layer, "window", None)
             for count, one in enumerate(passes, 1):
                 assert one.coupling is not None
@@ -169,7 +170,7 @@ class Trace(Question):
                 )
         if isinstance(model, Inverted) and model.concurrent:  # class scores after each pass
             last = len(layers)
-            for count, one in enumerate(model.trace(image)[-1], 1):
+            for count, one in enumerate(traced[-1], 1):
                 found[f"{last}.{count}.logits"] = model.head(one.poses).squeeze(-1)[0]
         return found
 
