@@ -124,3 +124,20 @@ def test_online_ranges_are_a_deviation_from_the_mean():
     mask.frequency.copy_(torch.tensor([0.0, 0.2, 0.2, 0.2, 0.4]))
     mask.adapt(online=True)
     assert mask.boost.tolist() == pytest.approx([2.1, 2.0, 2.0, 2.0, 1.9])
+
+
+def test_relative_boosts_follow_a_loop_and_cannot_wind_up():
+    mask, boost = SparseMask(J), [1.0] * J
+    generator = torch.Generator().manual_seed(2)
+    for _ in range(300):
+        first = torch.rand(J, generator=generator).pow(4)
+        mask.frequency.copy_(first / first.sum())
+        mask.adapt(relative=True)
+        for j, share in enumerate(mask.frequency.tolist()):
+            boost[j] *= 1.1 if share < 0.64 / J else 1 / 1.1 if share > 1.6 / J else 1
+        boost = [b / min(boost) for b in boost]
+    assert mask.boost.tolist() == pytest.approx(boost, rel=1e-4) and min(boost) == 1
+    mask.boost.fill_(1.0)
+    mask.frequency.zero_()
+    mask.adapt(relative=True)  # all are rare alike: nothing to tell apart
+    assert mask.boost.tolist() == [1.0] * J

@@ -113,15 +113,22 @@ class SparseMask(nn.Module):
         self.frequency.copy_(torch.where(fresh, first, mixed))
 
     @torch.no_grad()
-    def adapt(self, step: float = 0.1, online: bool = False) -> None:
+    def adapt(self, step: float = 0.1, online: bool = False, relative: bool = False) -> None:
         """Raise the boost of rare parents, lower that of common ones, never below 1.
 
-        online: rare and common are a deviation away from the mean, in place of fixed multiples
+        online: rare and common are a deviation away from the mean, in place of fixed multiples.
+        relative: a step multiplies, and the smallest boost is 1, so that boosts cannot wind up
+        until a step changes no rank any more
         """
         low, high = self.low / self.num_caps, self.high / self.num_caps
         if online:
             mean, deviation = self.frequency.mean(), self.frequency.std()
             low, high = mean - deviation, mean + deviation
-        raised = self.boost + step * (self.frequency < low)
-        lowered = torch.where(self.frequency > high, (raised - step).clamp(min=1), raised)
-        self.boost.copy_(lowered)
+        rare, common = self.frequency < low, self.frequency > high
+        if relative:
+            power = rare.float() - common.float()
+            boost = self.boost * (1 + step) ** power
+            self.boost.copy_(boost / boost.min())
+            return
+        raised = self.boost + step * rare
+        self.boost.copy_(torch.where(common, (raised - step).clamp(min=1), raised))

@@ -1,8 +1,9 @@
 """The claim that sparsity makes depth possible: two sparse layers against two dense ones.
 
 The claim fails where the lower layer's support of rank 3 is above 0.8 of rank 0's. Also one change
-each: ranges of frequencies that adapt online, boosts inside the routing iterations, more capsules,
-EM routing.
+each: ranges of frequencies that adapt online, boosts inside the routing iterations, boosts that
+cannot wind up, the wider ranges of the authors' code, their support with the text's ranges, more
+capsules, EM routing.
 """
 
 from typing import Any
@@ -17,6 +18,9 @@ ROWS: dict[str, tuple[str, dict[str, Any], Sparse]] = {
     "two dense layers": ("two-dense", {"num_caps": (32, 16), "mask": "none"}, Sparse()),
     "online ranges": ("online", {}, Sparse(online=True)),
     "boost in routing": ("boost-in-routing", {"boost_in_routing": True}, Sparse()),
+    "relative boosts": ("relative", {}, Sparse(relative=True)),
+    "code's ranges": ("code-ranges", {"low": 0.48, "high": 1.92}, Sparse()),
+    "authors' support, text's ranges": ("authors-support", {"support": "authors"}, Sparse()),
     "64 capsules": ("64", {"num_caps": (64,), "gamma": 50.4}, Sparse()),
     "EM routing": ("em", {"routing": "em", "num_iters": 2}, Sparse()),
 }

@@ -24,6 +24,8 @@ class Sparse(TaskConfig):
     """How much of a frequency is kept from one update to the next."""
     online: bool = False
     """Whether rare and common are a deviation from the mean frequency, in place of fixed ranges."""
+    relative: bool = False
+    """Whether a boost changes by a share of itself and the smallest is 1, so that none winds up."""
 
 
 @register_task("sparse", Sparse)
@@ -53,7 +55,7 @@ class SparseTask(Task):
             assert isinstance(mask, SparseMask)
             mask.count(parts[f"first.{number}"], self.config.decay)
             if mask.kind != "none" and (step + 1) % self.config.period == 0:
-                mask.adapt(self.config.step, self.config.online)
+                mask.adapt(self.config.step, self.config.online, self.config.relative)
 
     @torch.no_grad()
     def evaluate(self, split: Split, batch_size: int = 500) -> dict[str, float]:
