@@ -126,9 +126,3 @@ add(
         schedule=ScheduleSpec("one_cycle"),
     ),
 )
-for name, data in (
-    ("fashion-mnist", "translated:fashion-mnist"),
-    ("smallnorb", "smallnorb,crop=32"),
-):
-    made = unsupervised("", "", data=data, measures=("linear", "kmeans", "reconstruction", "ranks"))
-    add(name, f"Sparse capsules on {name}, the paper's future work.", replace(made, paper=""))
