@@ -119,6 +119,7 @@ number; rooms of one number do not import each other.
     equivariance    whether a pose follows the image
     curves          losses and accuracy against epochs
     contact         contact sheets
+    drawings        what a picture shows, for matplotlib and for a page
     figure          what figures share
     tour            one image on its walk through a model
 6 train             one loop for all papers
@@ -155,11 +156,12 @@ number; rooms of one number do not import each other.
     mcae            Masked Capsule Autoencoders
         setting, table1, ablations, best, few, views, pretraining
     sparse          Sparse Unsupervised Capsules Generalize Better
-        setting, table1, best, depth
+        setting, table1, best, depth, elsewhere
     generative      Capsule Networks: A Generative Probabilistic Perspective
         setting, table1, figure4, best, constellations
 8 explorer          what one looks at in a browser
     report          one HTML file about runs
+    files           files of the page
     shelf           models that can be explored, by an id
     questions       what a page may ask of a model: tensors in, tensors out
     wire            tensors as bytes

@@ -17,7 +17,7 @@ from safetensors.torch import load, save
 
 import torchcaps
 from torchcaps.explorer.questions import QUESTIONS, about
-from torchcaps.explorer.server import static_files
+from torchcaps.explorer.files import static_files
 from torchcaps.models.zoo import zoo_names
 
 OWN = {"X-Torchcaps": "1"}

@@ -6,7 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchcaps.analysis.figure import image_grid, new_figure, show_grid
+from torchcaps.analysis.drawings import Grid
+from torchcaps.analysis.figure import new_figure, show_grid
 from torchcaps.analysis.views import Arrays, View, few, lacks, register_view
 from torchcaps.data import Dataset
 from torchcaps.errors import TorchcapsError
@@ -132,9 +133,9 @@ class Reconstructions(View):
         drawn = reconstructions(model, batch.images, known)
         return {"images": batch.images.cpu().numpy(), "drawn": drawn}
 
-    def draw(self, found: dict[str, Arrays]) -> "Figure":
+    def drawing(self, found: dict[str, Arrays]) -> Grid:
         (arrays,) = found.values()
-        return image_grid(np.stack([arrays["images"], arrays["drawn"]]), ["input", "drawn"])
+        return Grid(np.stack([arrays["images"], arrays["drawn"]]), ["input", "drawn"])
 
 
 @register_view("units")
@@ -159,7 +160,7 @@ class Units(View):
         units = np.argsort(-effect, kind="stable")[:SHOWN_UNITS]
         return {"drawn": drawn[units], "units": units, "values": np.array(values), "effect": effect}
 
-    def draw(self, found: dict[str, Arrays]) -> "Figure":
+    def drawing(self, found: dict[str, Arrays]) -> Grid:
         (arrays,) = found.values()
         names = [f"unit {unit}" for unit in arrays["units"]]
-        return image_grid(arrays["drawn"], names, _signed(arrays["values"]))
+        return Grid(arrays["drawn"], names, _signed(arrays["values"]))

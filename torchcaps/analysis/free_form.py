@@ -6,7 +6,7 @@ parents    objects in closed form, parts as they are: EM with one 3x3 solve an o
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from torchcaps.analysis.figure import styled_plot
+from torchcaps.analysis.drawings import Line, Lines
 from torchcaps.analysis.measures import register_measure
 from torchcaps.analysis.probing import LogisticProbe, projected
 from torchcaps.analysis.search import METHODS, bounds
@@ -31,7 +31,7 @@ from torchcaps.models.generative import Generative
 from torchcaps.models.process import Layer
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    pass
 
 
 class Refined(NamedTuple):
@@ -90,11 +90,13 @@ def refine(
     lr: float = 0.0,
     starts: int = 1,
     blur: float = 0.0,
+    told: Callable[[list[Layer], Tensor | None], None] = lambda layers, turns: None,
 ) -> Refined:
     """Latent numbers after so many steps, of each image the best that were seen.
 
     lr: 0: the method's own. starts: angles of the image at which the search begins. blur: pixels
-    by which templates are blurred in the first third of the steps, so that far parts feel them
+    by which templates are blurred in the first third of the steps, so that far parts feel them.
+    told: hears the best numbers so far, and their frame, before the first step and after each
     """
     model.eval()
     if starts > 1 and model.options.frames > 1:
@@ -123,6 +125,7 @@ def refine(
                 record = torch.where(better, height, record)
                 here.append(torch.maximum(height, here[-1]) if here else height)
                 times.append(time.perf_counter() - began)
+                told(best, turns)
             curve.append(torch.stack(here))
             seconds.append(torch.tensor(times))
     finally:
@@ -228,11 +231,11 @@ class Searches(View):
             found[f"{method} seconds"] = refined.seconds.numpy()
         return found
 
-    def draw(self, found: dict[str, Arrays]) -> "Figure":
+    def drawing(self, found: dict[str, Arrays]) -> Lines:
         (arrays,) = found.values()
         lines = {}
         for number, method in enumerate(METHODS):
             spent = arrays[f"{method} seconds"]
             name = f"{method}, {1000 * spent[-1] / (len(spent) - 1):.0f} ms a step"
-            lines[name] = (np.arange(len(spent)), arrays[method], {"color": f"C{number}"})
-        return styled_plot(lines, "step", "gain of the bound, nats")
+            lines[name] = Line(np.arange(len(spent)), arrays[method], colour=number)
+        return Lines(lines, "step", "gain of the bound, nats", whole=True)

@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from torchcaps.analysis.figure import image_grid
+from torchcaps.analysis.drawings import Grid
 from torchcaps.analysis.views import Arrays, View, few, lacks, register_view
 from torchcaps.data import Dataset
 from torchcaps.layers.patches import from_patches, to_patches, visible_rows
 from torchcaps.models import CapsuleModel
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    pass
 
 
 @register_view("masked")
@@ -45,7 +45,7 @@ class Masked(View):
             name: from_patches(p, size, side).clamp(0, 1).cpu().numpy() for name, p in found.items()
         }
 
-    def draw(self, found: dict[str, Arrays]) -> "Figure":
+    def drawing(self, found: dict[str, Arrays]) -> Grid:
         (arrays,) = found.values()
         rows = np.stack([arrays[name] for name in ("images", "visible", "drawn")])
-        return image_grid(rows, ["input", "visible", "drawn"], inches=0.7)
+        return Grid(rows, ["input", "visible", "drawn"], inches=0.7)

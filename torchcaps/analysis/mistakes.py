@@ -6,13 +6,13 @@ import numpy as np
 import torch
 
 from torchcaps.analysis.accuracy import claims, confusion
-from torchcaps.analysis.figure import new_figure, show_grid
+from torchcaps.analysis.drawings import Bars, Matrix, Shots
 from torchcaps.analysis.views import Arrays, View, evenly, lacks, register_view
 from torchcaps.data import Dataset, Split
 from torchcaps.models import CapsuleModel
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    pass
 
 SHOWN_CLASSES, SHOWN_MISTAKES = 20, 8
 LOOKED_AT = 2000
@@ -82,23 +82,12 @@ class Classes(View):
         accuracy, count = by_class(model, part_of(data))
         return {"accuracy": accuracy, "count": count, "classes": np.array(data.classes)}
 
-    def draw(self, found: dict[str, Arrays]) -> "Figure":
+    def drawing(self, found: dict[str, Arrays]) -> Bars:
         (arrays,) = found.values()
         order = np.argsort(arrays["accuracy"], kind="stable")
         order = order[arrays["count"][order] > 0][:SHOWN_CLASSES]
-        figure = new_figure(4.6, 0.24 * len(order) + 0.8)
-        axes = figure.subplots()
         names = [f"{arrays['classes'][k]} ({arrays['count'][k]})" for k in order]
-        values = 100 * arrays["accuracy"][order]
-        axes.barh(range(len(order)), values, height=0.7)
-        for place, value in enumerate(values):
-            inside = value > 15
-            x, align = (value - 1, "right") if inside else (value + 1, "left")
-            colour: dict[str, Any] = {"color": "white"} if inside else {}
-            axes.text(x, place, f"{value:.1f}", va="center", ha=align, fontsize=8, **colour)
-        axes.set_yticks(range(len(order)), names, fontsize=8)
-        axes.set(xlim=(0, 100), ylim=(len(order) - 0.4, -0.6), xlabel="right, % (images)")
-        return figure
+        return Bars(names, 100 * arrays["accuracy"][order], "right, % (images)")
 
 
 @register_view("confusion")
@@ -115,27 +104,15 @@ class Confusion(View):
         table = confusion(*claims(model, part_of(data)))
         return {"confusion": table, "classes": np.array(data.classes)}
 
-    def draw(self, found: dict[str, Arrays]) -> "Figure":
+    def drawing(self, found: dict[str, Arrays]) -> Matrix:
         (arrays,) = found.values()
         table, classes = arrays["confusion"], arrays["classes"]
         wrong = table.sum(1) + table.sum(0) - 2 * table.diagonal()
         shown = np.sort(np.argsort(-wrong, kind="stable")[:SHOWN_CLASSES])
         share = 100 * table / table.sum(1, keepdims=True).clip(1)
-        side = 0.28 * len(shown) + 1.4
-        figure = new_figure(side, side)
-        axes = figure.subplots()
-        axes.imshow(share[np.ix_(shown, shown)], cmap="Blues", vmin=0, vmax=100)
-        for r, row in enumerate(shown):
-            for c, column in enumerate(shown):
-                value = share[row, column]
-                if value >= 0.5:
-                    colour = "white" if value > 50 else "black"
-                    axes.text(c, r, f"{value:.0f}", ha="center", va="center", fontsize=7, c=colour)
         names = [str(name)[:16] for name in classes[shown]]
-        axes.set_xticks(range(len(shown)), names, rotation=90, fontsize=8)
-        axes.set_yticks(range(len(shown)), names, fontsize=8)
-        axes.set(xlabel="said", ylabel="is")
-        return figure
+        part = share[np.ix_(shown, shown)]
+        return Matrix(part, names, names, "said", "is", "per cent", most=100, written=True)
 
 
 @register_view("mistakes")
@@ -152,21 +129,10 @@ class Mistakes(View):
         found = worst_mistakes(model, part_of(data), SHOWN_MISTAKES)
         return {**found, "classes": np.array(data.classes)}
 
-    def draw(self, found: dict[str, Arrays]) -> "Figure":
+    def drawing(self, found: dict[str, Arrays]) -> Shots:
         (arrays,) = found.values()
-        classes, count = arrays["classes"], len(arrays["images"])
-        if not count:
-            figure = new_figure(3, 0.5)
-            figure.text(0.5, 0.5, "none among these images", ha="center", va="center")
-            return figure
-        columns = min(4, count)
-        rows = -(-count // columns)
-        figure = new_figure(1.15 * columns, 1.6 * rows)
-        for place, axes in enumerate(figure.subplots(rows, columns, squeeze=False).flat):
-            axes.set_axis_off()
-            if place < count:
-                show_grid(axes, arrays["images"][None, place : place + 1], [], None)
-                label, said = (classes[arrays[n][place]] for n in ("labels", "said"))
-                sure = arrays["confidence"][place]
-                axes.set_title(f"{label}, said {said}\n{100 * sure:.0f} % sure", fontsize=7)
-        return figure
+        classes, captions = arrays["classes"], []
+        for place in range(len(arrays["images"])):
+            label, said = (classes[arrays[n][place]] for n in ("labels", "said"))
+            captions.append(f"{label}, said {said}\n{100 * arrays['confidence'][place]:.0f} % sure")
+        return Shots(arrays["images"], captions, "none among these images")

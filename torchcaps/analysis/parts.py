@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from torchcaps.analysis.drawings import Grid
 from torchcaps.analysis.figure import image_grid
 from torchcaps.analysis.free_form import refine
 from torchcaps.analysis.views import Arrays, View, few, lacks, register_view
@@ -86,11 +87,11 @@ def _generative(model: CapsuleModel) -> Generative:
     return model
 
 
-def _rows(found: dict[str, Arrays]) -> "Figure":
+def _rows(found: dict[str, Arrays]) -> Grid:
     """A row for each kind of image, the input's first."""
     (arrays,) = found.values()
     rows = [a if a.shape[1] == 3 else np.repeat(a[:, :1], 3, axis=1) for a in arrays.values()]
-    return image_grid(np.stack(rows), ["input", *list(arrays)[1:]])
+    return Grid(np.stack(rows), ["input", *list(arrays)[1:]])
 
 
 @register_view("parts")
@@ -115,7 +116,7 @@ class Parts(View):
         whole |= {"made up": made.images, "its parts": parts}
         return {name: t.cpu().numpy() for name, t in whole.items()}
 
-    def draw(self, found: dict[str, Arrays]) -> "Figure":
+    def drawing(self, found: dict[str, Arrays]) -> Grid:
         return _rows(found)
 
 
@@ -133,14 +134,14 @@ class Drawers(View):
         shown = templates.colour.sigmoid() * templates.opacity.sigmoid()
         return {"templates": shown.detach().mean(1, keepdim=True).cpu().numpy()}
 
-    def draw(self, found: dict[str, Arrays]) -> "Figure":
+    def drawing(self, found: dict[str, Arrays]) -> Grid:
         ((templates,),) = (arrays.values() for arrays in found.values())
         columns = min(8, len(templates))
         lack = -len(templates) % columns
         shape = (lack, *templates.shape[1:])
         whole = np.concatenate([templates, np.zeros(shape, templates.dtype)])
         rows = whole.reshape(-1, columns, *templates.shape[1:])
-        return image_grid(rows, [str(columns * n) for n in range(len(rows))])
+        return Grid(rows, [str(columns * n) for n in range(len(rows))])
 
 
 @register_view("turned")
@@ -167,5 +168,5 @@ class Turned(View):
         whole = {"images": images, "drawn": drawn, "refined": better, "templates": hues}
         return {name: t.cpu().numpy() for name, t in whole.items()}
 
-    def draw(self, found: dict[str, Arrays]) -> "Figure":
+    def drawing(self, found: dict[str, Arrays]) -> Grid:
         return _rows(found)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchcaps.analysis.figure import image_grid, new_figure, styled_plot
+from torchcaps.analysis.drawings import Grid, Line, Lines, Matrix
 from torchcaps.analysis.measures import Measure, register_measure
 from torchcaps.analysis.views import Arrays, View, evenly, few, lacks, register_view
 from torchcaps.data import Dataset, Split
@@ -20,7 +20,7 @@ from torchcaps.layers.sparse import ranks_of, support_of
 from torchcaps.models import CapsuleModel, Output
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    pass
 
 LOOKED_AT = 2000
 
@@ -60,6 +60,12 @@ def support_by_rank(support: Tensor) -> Tensor:
     """Support sorted, averaged over images, divided by the first. [N,J] -> [J]"""
     mean = support.sort(1, descending=True).values.mean(0)
     return mean / mean[0]
+
+
+def rank_frequencies(model: CapsuleModel, split: Split) -> Tensor:
+    """How often each capsule of the last layer has each rank. -> [J capsules, J ranks]"""
+    _, rank = ranked(model, split)
+    return torch.nn.functional.one_hot(rank, rank.shape[1]).float().mean(0)
 
 
 def rank_numbers(model: CapsuleModel, split: Split) -> dict[str, float]:
@@ -138,13 +144,17 @@ class Support(View):
         curves = (support_by_rank(support).cpu().numpy() for support, _ in every)
         return dict(zip(names, curves, strict=True))
 
-    def draw(self, found: dict[str, Arrays]) -> "Figure":
-        curves = {
-            name + layer: (np.arange(len(curve)), curve, {"marker": "o"})
+    def drawing(self, found: dict[str, Arrays]) -> Lines:
+        curves = [
+            (name + layer, curve)
             for name, arrays in found.items()
             for layer, curve in arrays.items()
+        ]
+        lines = {
+            name: Line(np.arange(len(curve)), curve, colour=n, points=True)
+            for n, (name, curve) in enumerate(curves)
         }
-        return styled_plot(curves, "rank", "support, first = 1", ylim=(0, 1.05))
+        return Lines(lines, "rank", "support, first = 1", 0, 1.05, whole=True)
 
 
 def _part(data: Dataset) -> Split:
@@ -161,21 +171,12 @@ class RankFrequencies(View):
         return _no_ranks(model, data)
 
     def compute(self, model: CapsuleModel, data: Dataset) -> Arrays:
-        _, rank = ranked(model, _part(data))
-        shares = torch.nn.functional.one_hot(rank, rank.shape[1]).float().mean(0)
-        return {"frequency": shares.cpu().numpy()}
+        return {"frequency": rank_frequencies(model, _part(data)).cpu().numpy()}
 
-    def draw(self, found: dict[str, Arrays]) -> "Figure":
+    def drawing(self, found: dict[str, Arrays]) -> Matrix:
         (arrays,) = found.values()
-        table = arrays["frequency"]
-        figure = new_figure(4.6, 0.24 * len(table) + 1.2)
-        axes = figure.subplots()
-        shown = axes.imshow(table, cmap="viridis", vmin=0, aspect="auto")
-        axes.set(xlabel="rank", ylabel="capsule")
-        axes.set_yticks(range(len(table)), [str(i) for i in range(len(table))], fontsize=7)
-        axes.set_xticks(range(0, len(table), max(1, len(table) // 8)))
-        figure.colorbar(shown, ax=axes).set_label("share of images", fontsize=8)
-        return figure
+        names = [str(n) for n in range(len(arrays["frequency"]))]
+        return Matrix(arrays["frequency"], names, names, "rank", "capsule", "share of images")
 
 
 @register_view("alone")
@@ -206,9 +207,9 @@ class Alone(View):
             "without": model.decode(poses * (1 - own)).cpu().numpy(),
         }
 
-    def draw(self, found: dict[str, Arrays]) -> "Figure":
+    def drawing(self, found: dict[str, Arrays]) -> Grid:
         (arrays,) = found.values()
         first = np.zeros_like(arrays["alone"])
         first[0], first[-1] = arrays["image"], arrays["all"]
         rows = np.stack([first, arrays["alone"], arrays["without"]])
-        return image_grid(rows, ["input … all", "alone", "without"], inches=0.42)
+        return Grid(rows, ["input … all", "alone", "without"], inches=0.42)

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from torchcaps.analysis.accuracy import logits_of
-from torchcaps.analysis.figure import line_plot
+from torchcaps.analysis.drawings import Line, Lines
 from torchcaps.analysis.views import Arrays, View, evenly, lacks, register_view
 from torchcaps.data import Dataset, Split
 from torchcaps.errors import TorchcapsError
@@ -80,9 +80,16 @@ def accuracy_under(
 
 def draw_accuracy_under(curves: dict[str, tuple[np.ndarray, np.ndarray]], factor: str) -> "Figure":
     """One line a model."""
+    return _accuracy_lines(curves, factor).figure()
+
+
+def _accuracy_lines(curves: dict[str, tuple[np.ndarray, np.ndarray]], factor: str) -> Lines:
     unit = {"rotation": "degrees", "shear_x": "", "shear_y": "", "scale": ""}.get(factor, "pixels")
-    lines = {name: (grid, 100 * accuracy) for name, (grid, accuracy) in curves.items()}
-    return line_plot(lines, f"{factor} {unit}".strip(), "test accuracy, %", ylim=(0, 101))
+    lines = {
+        name: Line(grid, 100 * accuracy, colour=n, points=True)
+        for n, (name, (grid, accuracy)) in enumerate(curves.items())
+    }
+    return Lines(lines, f"{factor} {unit}".strip(), "test accuracy, %", 0, 101)
 
 
 @register_view("rotation")
@@ -103,6 +110,6 @@ class Rotation(View):
         grid, accuracy = accuracy_under(model, part, "rotation")
         return {"degrees": grid, "accuracy": accuracy}
 
-    def draw(self, found: dict[str, Arrays]) -> "Figure":
+    def drawing(self, found: dict[str, Arrays]) -> Lines:
         curves = {name: (a["degrees"], a["accuracy"]) for name, a in found.items()}
-        return draw_accuracy_under(curves, "rotation")
+        return _accuracy_lines(curves, "rotation")

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchcaps.analysis.figure import new_figure
+from torchcaps.analysis.drawings import Maps
 from torchcaps.analysis.views import Arrays, View, few, lacks, register_view
 from torchcaps.data import Dataset
 from torchcaps.errors import TorchcapsError
@@ -52,29 +52,7 @@ def draw_coupling(
     image: np.ndarray, received: np.ndarray, names: list[str], columns: int = 3
 ) -> "Figure":
     """Each parent's map over the image, all on one scale. image [C,H,W], received [J,H',W']"""
-    count = len(received)
-    columns = min(columns, count)
-    rows = -(-count // columns)
-    figure = new_figure(1.7 * columns + 0.6, 1.9 * rows)
-    grid = figure.subplots(rows, columns, squeeze=False)
-    pixels = image.transpose(1, 2, 0)
-    grey = pixels[..., 0] if pixels.shape[2] != 3 else pixels.mean(-1)
-    shown = None
-    extent = (0, image.shape[2], image.shape[1], 0)
-    for place, axes in enumerate(grid.flat):
-        axes.set_axis_off()
-        if place < count:
-            axes.imshow(grey, cmap="gray", vmin=0, vmax=1, extent=extent)
-            shown = axes.imshow(
-                received[place], cmap="inferno", vmin=0, vmax=received.max() or 1, alpha=0.6,
-                extent=extent, interpolation="bilinear",
-            )  # fmt: skip
-            axes.set_title(names[place], fontsize=8)
-    if shown is not None:
-        bar = figure.colorbar(shown, ax=grid, shrink=0.7)
-        bar.ax.tick_params(labelsize=7)
-        bar.set_label("received", fontsize=8)
-    return figure
+    return Maps(image, received, names, "received", columns).figure()
 
 
 @register_view("where")
@@ -117,6 +95,7 @@ class Where(View):
             "classes": np.array(data.classes)[chosen],
         }
 
-    def draw(self, found: dict[str, Arrays]) -> "Figure":
+    def drawing(self, found: dict[str, Arrays]) -> Maps:
         (arrays,) = found.values()
-        return draw_coupling(arrays["image"], arrays["received"], list(arrays["classes"]))
+        names = [str(name) for name in arrays["classes"]]
+        return Maps(arrays["image"], arrays["received"], names, "received")

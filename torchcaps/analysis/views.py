@@ -1,7 +1,8 @@
 """Pictures of a model by name, for reports and the explorer.
 
-A view says of a model and a data set why it does not apply, computes arrays, and draws them. It is
-a class under `@register_view`, beside the functions that it uses.
+A view says of a model and a data set why it does not apply, computes arrays, and says what to draw
+of them (`drawings.py`), by matplotlib or by a report's page. It is a class under `@register_view`,
+beside the functions that it uses.
 """
 
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, TypeVar
 import numpy as np
 import torch
 
+from torchcaps.analysis.drawings import Drawing
 from torchcaps.data import Dataset
 from torchcaps.data.dataset import Batch
 from torchcaps.errors import Misused, nearest
@@ -40,9 +42,13 @@ class View:
     def compute(self, model: CapsuleModel, data: Dataset) -> Arrays:
         raise NotImplementedError
 
-    def draw(self, found: dict[str, Arrays]) -> "Figure":
+    def drawing(self, found: dict[str, Arrays]) -> Drawing:
         """The arrays of one model, or of several by name where they are drawn together."""
         raise NotImplementedError
+
+    def draw(self, found: dict[str, Arrays]) -> "Figure":
+        """The same by matplotlib."""
+        return self.drawing(found).figure()
 
 
 V = TypeVar("V", bound=View)

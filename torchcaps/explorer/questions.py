@@ -165,6 +165,11 @@ class Trace(Question):
             for count, one in enumerate(passes, 1):
                 assert one.coupling is not None
                 found[f"{number}.{count}"] = _strength(one)
+                found[f"{number}.{count}.received"] = one.coupling[0].float().sum(-2)
+                if count > 1:
+                    before = passes[count - 2].poses
+                    moved = (one.poses - before).norm() / before.norm().clamp(min=1e-12)
+                    found[f"{number}.{count}.change"] = moved[None]
                 found[f"{number}.{count}.edges"] = _edges(
                     one.coupling[0].float(), below[number - 1].float(), window
                 )
@@ -222,7 +227,7 @@ class Ranks(Question):
         drawn = model.decode(torch.cat([seen[None], poses * each, seen * (1 - each)]))
         return {
             "support": ranking.support[0], "rank": ranking.rank[0].float(),
-            "mask": ranking.mask[0], "drawn": drawn[0],
+            "mask": ranking.mask[0], "poses": poses, "drawn": drawn[0],
             "alone": drawn[1 : count + 1], "without": drawn[count + 1 :],
         }  # fmt: skip
 
@@ -238,7 +243,8 @@ def _explained(model: Any, image: Tensor, layers: Any, turns: Tensor | None) -> 
         "coloured": coloured(model, poses, on, chosen.argmax(-1))[0].clamp(0, 1),
         "templates": by_template(model, poses, on)[0].clamp(0, 1),
         "presence": on[0],
-        "selection": chosen[0],
+        "selection": chosen[0].softmax(-1),
+        "poses": poses[0],
     }
 
 
@@ -257,7 +263,7 @@ class Parts(Question):
 
 
 class Steps(Question):
-    """Free-form inference: the bound by steps, and the drawing after them."""
+    """Free-form inference: the bound by steps, and the drawing after each of them."""
 
     name = "steps"
 
@@ -265,13 +271,20 @@ class Steps(Question):
         return Parts().lacks(model)
 
     def answer(self, model: Any, given: Tensors) -> Tensors:
-        image, found = given["image"][None], {}
+        image, found, own = given["image"][None], {}, twin(model)
         for method, steps in STEPS.items():
-            refined = refine(twin(model), image, steps, method=method)
+            drawn: list[Tensor] = []
+            coloured: list[Tensor] = []
+
+            def told(layers: Any, turns: Tensor | None) -> None:
+                now = _explained(model, image, layers, turns)
+                drawn.append(now["drawn"])  # noqa: B023 - heard before the loop goes on
+                coloured.append(now["coloured"])  # noqa: B023
+
+            refined = refine(own, image, steps, method=method, told=told)
             found[f"{method}.curve"] = refined.curve[:, 0]
-            after = _explained(model, image, refined.layers, refined.turns)
-            found[f"{method}.drawn"] = after["drawn"]
-            found[f"{method}.coloured"] = after["coloured"]
+            found[f"{method}.drawn"] = torch.stack(drawn)
+            found[f"{method}.coloured"] = torch.stack(coloured)
         return found
 
 
@@ -300,6 +313,8 @@ def about(model: CapsuleModel) -> dict[str, Any]:
     if not lacks["decode"]:
         known["range"] = list(value_range(model, image[0]))
         known["capsules"] = list(QUESTIONS["decode"].takes(model)["poses"][1:])
+    if not lacks["ranks"]:
+        known["steepness"] = model.config.gamma  # pyright: ignore
     if not lacks["hide"]:
         known["patch"] = model.options.patch_size  # pyright: ignore
     if not lacks["trace"]:

@@ -1,4 +1,8 @@
-"""One self-contained HTML file about one run or several side by side: a loop over views."""
+"""One self-contained HTML file about one run or several side by side: a loop over views.
+
+Its figures are drawn by the explorer's own drawing code from values that the file holds, and by
+matplotlib where there are no scripts; the run's folder keeps them as PNG.
+"""
 
 import io
 import json
@@ -10,13 +14,15 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any
 
-from torchcaps.analysis.curves import draw_curves
+from torchcaps.analysis.curves import training_curves
+from torchcaps.analysis.drawings import Drawing
 from torchcaps.analysis.figure import save_figure
-from torchcaps.analysis.views import views
+from torchcaps.analysis.views import View, views
 from torchcaps.data import Dataset
 from torchcaps.data.registry import shared_loads
 from torchcaps.data.spec import parse
 from torchcaps.errors import TorchcapsError
+from torchcaps.explorer.files import import_map, static_files
 from torchcaps.models import CapsuleModel
 from torchcaps.models.hub import CHOSEN
 from torchcaps.train.load import data_of, load
@@ -48,13 +54,26 @@ class Shown:
 
 
 @dataclass
+class Shot:
+    """A figure of a section: as the page draws it, and as matplotlib does."""
+
+    name: str
+    drawing: Drawing | None
+    """Nothing where a view of one's own is drawn by matplotlib alone."""
+    figure: "Figure"
+    svg: str = ""
+    number: int | None = None
+    """Its place among the drawings that the page holds."""
+
+
+@dataclass
 class Section:
     """A heading, what to see, and figures that are also kept as files."""
 
     name: str
     title: str
     words: str
-    figures: dict[str, Any]
+    figures: list[Shot]
     missing: dict[str, str] = field(default_factory=dict)
 
 
@@ -213,12 +232,20 @@ def _differences(shown: list[Shown]) -> dict[str, list[Any]]:
     return {n: [without_folders(str(x)) or "usual" for x in v] for n, v in differ.items()}
 
 
+def _shot(name: str, view: View, arrays: dict[str, Any]) -> Shot:
+    if type(view).drawing is View.drawing:
+        return Shot(name, None, view.draw(arrays))
+    drawing = view.drawing(arrays)
+    return Shot(name, drawing, drawing.figure())
+
+
 def _sections(shown: list[Shown]) -> list[Section]:
-    curves = draw_curves({one.name: one.run.metrics() for one in shown})
+    curves = training_curves({one.name: one.run.metrics() for one in shown})
     found = []
     if curves:
         words = "Losses, their parts and accuracy after each epoch."
-        found.append(Section("training", "Training", words, curves))
+        shots = [Shot(kind, drawing, drawing.figure()) for kind, drawing in curves.items()]
+        found.append(Section("training", "Training", words, shots))
     for view in views():
         reasons = {one.name: view.applies(one.model, one.data) for one in shown}
         arrays = {
@@ -226,14 +253,37 @@ def _sections(shown: list[Shown]) -> list[Section]:
         }
         if not arrays:
             continue
-        figures = (
-            {view.name: view.draw(arrays)}
-            if view.together
-            else {name: view.draw({name: part}) for name, part in arrays.items()}
-        )
+        parts = {view.name: arrays} if view.together else {n: {n: a} for n, a in arrays.items()}
+        shots = [_shot(name, view, part) for name, part in parts.items()]
         missing = {name: reason for name, reason in reasons.items() if reason}
-        found.append(Section(view.name, view.title, view.words, figures, missing))
+        found.append(Section(view.name, view.title, view.words, shots, missing))
     return found
+
+
+def _as_script(value: Any) -> str:
+    """JSON that no browser takes for the end of a script."""
+    return json.dumps(value, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def _scripts(sections: list[Section], shown: list[Shown]) -> str:
+    """What the page draws, and the code that does: the explorer's modules as they are."""
+    drawings = []
+    about = [{"run": one.name, "commit": one.facts["commit"]} for one in shown]
+    for section in sections:
+        for shot in section.figures:
+            if shot.drawing is not None:
+                shot.number = len(drawings)
+                drawings.append({
+                    "title": section.title, "name": f"{section.name}-{shot.name}", "about": about,
+                    "drawing": shot.drawing.data(),
+                })  # fmt: skip
+    pages = static_files()
+    modules = import_map({n: pages[n][0].decode() for n in ("draw.js", "save.js", "report.js")})
+    return (
+        f'<script type="importmap">{_as_script({"imports": modules})}</script>\n'
+        f'<script type="application/json" id="drawings">{_as_script(drawings)}</script>\n'
+        '<script type="module">import "torchcaps/report.js";</script>'
+    )
 
 
 def write_report(folders: list[str | Path], out: Path | None = None) -> Path:
@@ -246,19 +296,16 @@ def write_report(folders: list[str | Path], out: Path | None = None) -> Path:
         shown = [_open(name, run) for name, run in runs.items()]
     sections = _sections(shown)
     for section in sections:
-        for name, figure in section.figures.items():
-            owner = runs.get(name, shown[0].run)
+        for shot in section.figures:
+            owner = runs.get(shot.name, shown[0].run)
             owner.figures.mkdir(exist_ok=True)
-            stem = (
-                section.name if name in runs or name == section.name else f"{section.name}-{name}"
-            )
-            save_figure(figure, owner.figures / f"{stem}.png", dpi=140)
-        section.figures = {
-            name: Markup(_svg(figure, f"{section.name}/{name}"))
-            for name, figure in section.figures.items()
-        }
+            alone = shot.name in runs or shot.name == section.name
+            stem = section.name if alone else f"{section.name}-{shot.name}"
+            save_figure(shot.figure, owner.figures / f"{stem}.png", dpi=140)
+            shot.svg = Markup(_svg(shot.figure, f"{section.name}/{shot.name}"))
     for one in shown:
         one.facts = _facts(one)
+    scripts = Markup(_scripts(sections, shown))
     template = files("torchcaps.explorer").joinpath("report.html").read_text(encoding="utf-8")
     page = (
         Environment(autoescape=True)
@@ -267,6 +314,7 @@ def write_report(folders: list[str | Path], out: Path | None = None) -> Path:
             title=" · ".join(runs),
             headline=_headline(shown),
             sections=sections,
+            scripts=scripts,
             columns=_fill_cells(shown),
             runs=shown,
             seeds=_seeds(shown),

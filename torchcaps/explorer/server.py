@@ -16,8 +16,6 @@ import json
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from importlib.resources import files
-from importlib.resources.abc import Traversable
 from typing import Annotated, Any
 
 import torch
@@ -28,41 +26,20 @@ from starlette.exceptions import HTTPException as AnyHTTPException
 
 from torchcaps.data.pictures import read_image
 from torchcaps.errors import TorchcapsError
+from torchcaps.explorer.files import static_files
 from torchcaps.explorer.guard import Guard
 from torchcaps.explorer.jobs import CURVES, Busy, Job, Jobs
-from torchcaps.explorer.questions import QUESTIONS, about
+from torchcaps.explorer.questions import QUESTIONS
 from torchcaps.explorer.shelf import Shelf, Unknown, shown
 from torchcaps.explorer.wire import pack, unpack
 
 WORKERS, WAITING, SECONDS = 2, 16, 20
 """Threads that compute, requests that may wait for them, and how long one may take."""
-KINDS = {
-    ".html": "text/html; charset=utf-8", ".js": "text/javascript; charset=utf-8",
-    ".css": "text/css; charset=utf-8", ".svg": "image/svg+xml", ".json": "application/json",
-    ".wasm": "application/wasm", ".mjs": "text/javascript; charset=utf-8",
-}  # fmt: skip
-"""Ours, since a machine's own table may call a script plain text, and then no page appears."""
 PIXELS = 16_000_000
 """The most pixels of a picture that is dropped on the page."""
 BINARY = "application/octet-stream"
 Beside = Callable[[dict[str, Any]], list[dict[str, Any]]]
 """Rows to show beside a run's record: what its paper's table has."""
-
-
-def static_files() -> dict[str, tuple[bytes, str]]:
-    """Every file of the page by its path, read once: nothing else can be asked for."""
-    found: dict[str, tuple[bytes, str]] = {}
-
-    def walk(folder: Traversable, prefix: str) -> None:
-        for entry in folder.iterdir():
-            if entry.is_dir():
-                walk(entry, f"{prefix}{entry.name}/")
-            elif "." in entry.name and f".{entry.name.rpartition('.')[2]}" in KINDS:
-                kind = KINDS[f".{entry.name.rpartition('.')[2]}"]
-                found[f"{prefix}{entry.name}"] = (entry.read_bytes(), kind)
-
-    walk(files("torchcaps.explorer").joinpath("static"), "")
-    return found
 
 
 class Work:
@@ -135,10 +112,8 @@ def make_app(shelf: Shelf, beside: Beside = lambda record: []) -> FastAPI:
 
         def look() -> dict[str, Any]:
             if book.id not in known:
-                known[book.id] = about(shelf.model(book.id))
-            found = dict(known[book.id])
-            found["classes"] = found["classes"] or list(shelf.data(book.id).classes)
-            return found
+                known[book.id] = shelf.about(book.id)
+            return known[book.id]
 
         found = await work.do(look)
         named = {"data": book.data, "id": book.id, "name": book.name}

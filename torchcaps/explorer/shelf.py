@@ -10,9 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchcaps.analysis.ranks import rank_frequencies
+from torchcaps.analysis.views import evenly
 from torchcaps.data import Dataset, Split
 from torchcaps.data.registry import shared_loads
 from torchcaps.errors import TorchcapsError
+from torchcaps.explorer.questions import about
 from torchcaps.explorer.wire import pack
 from torchcaps.models import CapsuleModel
 from torchcaps.models.zoo import PREFIX, zoo_folder, zoo_names
@@ -23,6 +26,8 @@ from torchcaps.typed import read_object
 
 KEPT = 4
 """Models that are held in memory; the one that was asked for longest ago makes room."""
+COUNTED = 200
+"""Test images on which ranks are counted."""
 RUNS = Path("runs")
 
 
@@ -122,6 +127,16 @@ class Shelf:
             if spec.name not in self._data:
                 self._data[spec.name] = data_of(spec)
             return self._data[spec.name]
+
+    def about(self, key: str) -> dict[str, Any]:
+        """What a page must know of a model, and of its data, to draw its panels."""
+        model, data = self.model(key), self.data(key)
+        found = about(model)
+        found["classes"] = found["classes"] or list(data.classes)
+        if "ranks" in found["questions"]:
+            part = data.test[evenly(len(data.test), COUNTED)]
+            found["frequencies"] = rank_frequencies(model, part).tolist()
+        return found
 
 
 def shown(split: Split, rows: Tensor, count: int) -> bytes:

@@ -10,7 +10,6 @@ runtime/               onnxruntime-web
 import base64
 import gzip
 import json
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,10 +17,9 @@ from typing import Any
 import torch
 
 from torchcaps.errors import TorchcapsError
+from torchcaps.explorer.files import import_map, static_files
 from torchcaps.explorer.graphs import write_graphs
 from torchcaps.explorer.jobs import CURVES, IMAGES, right_under
-from torchcaps.explorer.questions import about
-from torchcaps.explorer.server import static_files
 from torchcaps.explorer.shelf import Shelf, shown
 
 VENDOR = Path(__file__).parent / "vendor"
@@ -59,7 +57,7 @@ def export_web(
         told(book.name)
         folder = work / str(number)
         model = shelf.model(book.id)
-        known = about(model)
+        known = shelf.about(book.id)
         graphs = write_graphs(model, folder)
         data = shelf.data(book.id)
         files |= {f"models/{number}/{p.name}": p.read_bytes() for p in sorted(folder.iterdir())}
@@ -68,7 +66,7 @@ def export_web(
         manifest.append({
             "id": book.id, "name": book.name, "recipe": book.record["recipe"]["name"],
             "data": book.data, **known, "record": book.provenance, "beside": [],
-            "classes": known["classes"] or list(data.classes), "graphs": graphs,
+            "graphs": graphs,
             "questions": [name for name in known["questions"] if name in graphs],
             "curves": _curves(model, data.test) if "scores" in known["encode"] else {},
         })  # fmt: skip
@@ -101,18 +99,11 @@ def _curves(model: Any, split: Any) -> dict[str, dict[str, list[float]]]:
 def _one_file(files: dict[str, bytes]) -> bytes:
     """Modules as data addresses that an import map names, all else packed into the page."""
     scripts = {n: c.decode() for n, c in files.items() if n.endswith(".js")}
-    modules = {
-        f"torchcaps/{name}": re.sub(r'from "\./([\w-]+\.js)"', r'from "torchcaps/\1"', text)
-        for name, text in scripts.items()
-    }
-    modules["torchcaps/ort"] = files[f"runtime/{RUNTIME[0]}"].decode()
-    modules["torchcaps/backend.js"] = modules["torchcaps/backend.js"].replace(
+    scripts["ort"] = files[f"runtime/{RUNTIME[0]}"].decode()
+    scripts["backend.js"] = scripts["backend.js"].replace(
         'import("./runtime/ort.wasm.bundle.min.mjs")', 'import("torchcaps/ort")'
     )
-    imports = {
-        name: f"data:text/javascript;base64,{base64.b64encode(text.encode()).decode()}"
-        for name, text in modules.items()
-    }
+    imports = import_map(scripts)
     packed = {
         name: base64.b64encode(gzip.compress(content, 9, mtime=0)).decode()
         for name, content in files.items()

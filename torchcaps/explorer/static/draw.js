@@ -64,10 +64,22 @@ export function heat(/** @type {HTMLCanvasElement} */ canvas, map, shape, image,
   return canvas;
 }
 
+/** Values on a grid as colours, as many pixels as values. */
+export function swatch(/** @type {HTMLCanvasElement} */ canvas, values, [rows, columns], most) {
+  canvas.width = columns;
+  canvas.height = rows;
+  const context = canvas.getContext("2d"), out = context.createImageData(columns, rows);
+  values.forEach((value, n) => {
+    const stop = VIRIDIS[Math.min(15, Math.max(0, Math.floor((15.99 * value) / (most || 1))))];
+    out.data.set([...[0, 2, 4].map((k) => parseInt(stop.slice(k, k + 2), 16)), 255], 4 * n);
+  });
+  context.putImageData(out, 0, 0);
+  return canvas;
+}
+
 /** Horizontal bars from 0 to 1; the chosen one is outlined, the true class has a dot. */
-export function bars(names, values, { colour, truth = -1, chosen = -1, sentence, onChoose }) {
-  const small = innerWidth < 600; // two beside each other on a phone
-  const high = 20, left = small ? 52 : 92, wide = small ? 84 : 290;
+export function bars(names, values, { colour, truth = -1, chosen = -1, sentence, onChoose, letters = 9, small = false, shown = (v) => v.toFixed(2) }) {
+  const high = 20, left = small ? 52 : 29 + 7 * letters, wide = small ? 84 : 290;
   const height = high * names.length + 4;
   const svg = make("svg:svg", { viewBox: `0 0 ${wide + left + 44} ${height}`, role: "img", "aria-label": sentence });
   names.forEach((name, n) => {
@@ -84,8 +96,8 @@ export function bars(names, values, { colour, truth = -1, chosen = -1, sentence,
     group.append(
       make("svg:rect", { x: left, y: y + 2, width: wide, height: high - 5, fill: "currentColor", "fill-opacity": 0.08 }),
       make("svg:rect", { x: left, y: y + 2, width: wide * value, height: high - 5, fill: colour }),
-      make("svg:text", { x: left - 8, y: y + 14, "text-anchor": "end" }, (n === truth ? "● " : "") + shorten(name, small ? 6 : 9)),
-      make("svg:text", { x: left + wide + 6, y: y + 14 }, values[n].toFixed(2)),
+      make("svg:text", { x: left - 8, y: y + 14, "text-anchor": "end" }, (n === truth ? "● " : "") + shorten(name, small ? 6 : letters)),
+      make("svg:text", { x: left + wide + 6, y: y + 14 }, shown(values[n])),
     );
     if (n === chosen) {
       group.append(make("svg:rect", { x: left, y: y + 1, width: wide, height: high - 3, fill: "none", stroke: "currentColor", "stroke-width": 1.5 }));
@@ -98,34 +110,53 @@ export function bars(names, values, { colour, truth = -1, chosen = -1, sentence,
 export const shorten = (/** @type {string} */ text, most = 9) =>
   text.length > most ? `${text.slice(0, most - 1)}…` : text;
 
-/** Lines over a common x, with a legend and a cursor. series: [{name, colour, x, y}] */
-export function lines(series, { xlabel, ylabel, sentence, cursor = null, yrange = null }) {
-  const wide = 560, high = 220, left = 46, bottom = 36, top = 22;
-  const xs = series.flatMap((s) => s.x), ys = series.flatMap((s) => s.y);
+/** Okabe and Ito's colours, which most eyes tell apart, in light and in dark. */
+export const PALETTE = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a68c9", "#8c6d31"];
+const DASHES = ["none", "7 4", "7 3 2 3", "2 3"];
+
+/** Round numbers between two, four to ten of them. */
+function round(low, high) {
+  const size = 10 ** Math.floor(Math.log10((high - low) / 4));
+  const by = [5, 2.5, 2, 1].map((k) => k * size).find((step) => (high - low) / step >= 4) ?? size;
+  const first = Math.ceil(low / by - 1e-9), last = Math.floor(high / by + 1e-9);
+  return Array.from({ length: last - first + 1 }, (_, n) => Number(((first + n) * by).toPrecision(12)));
+}
+
+/** Lines over a common x, with a legend and a cursor. series: [{name, colour, x, y, dash?, dots?}] */
+export function lines(series, { xlabel, ylabel, sentence, cursor = null, yrange = null, log = false, whole = false }) {
+  const wide = 560, left = 52, bottom = 36, rows = Math.ceil(series.length / 2), top = 22 + 16 * Math.max(0, rows - 1);
+  const high = 200 + top;
+  const kept = series.map((s) => ({ ...s, points: s.x.map((v, n) => [v, s.y[n]]).filter(([v, w]) => v !== null && w !== null) }));
+  const xs = kept.flatMap((s) => s.points.map(([v]) => v)), ys = kept.flatMap((s) => s.points.map(([, w]) => w));
   const svg = make("svg:svg", { viewBox: `0 0 ${wide} ${high}`, role: "img", "aria-label": sentence });
   if (!xs.length) return svg;
+  const scale = log ? Math.log10 : (v) => v;
   const [x0, x1] = [Math.min(...xs), Math.max(...xs)];
   let [y0, y1] = yrange || [Math.min(...ys), Math.max(...ys)];
-  if (y1 === y0) y1 = y0 + 1;
+  if (y1 === y0) y1 = log ? 10 * y0 : y0 + 1;
   const X = (v) => left + ((v - x0) / (x1 - x0 || 1)) * (wide - left - 12);
-  const Y = (v) => high - bottom - ((v - y0) / (y1 - y0)) * (high - bottom - top);
-  for (let n = 0; n <= 4; n++) {
-    const value = y0 + ((y1 - y0) * n) / 4;
+  const Y = (v) => high - bottom - ((scale(v) - scale(y0)) / (scale(y1) - scale(y0))) * (high - bottom - top);
+  const levels = log ? Array.from({ length: 5 }, (_, n) => 10 ** (scale(y0) + ((scale(y1) - scale(y0)) * n) / 4)) : round(y0, y1);
+  for (const value of levels) {
     svg.append(
       make("svg:line", { x1: left, x2: wide - 12, y1: Y(value), y2: Y(value), stroke: "currentColor", "stroke-opacity": 0.15 }),
       make("svg:text", { x: left - 6, y: Y(value) + 4, "text-anchor": "end" }, tick(value)),
     );
-    const at = x0 + ((x1 - x0) * n) / 4;
-    svg.append(make("svg:text", { x: X(at), y: high - bottom + 16, "text-anchor": "middle" }, tick(at)));
   }
+  const marks = x1 === x0 ? [x0] : round(x0, x1).filter((v) => !whole || Number.isInteger(v));
+  for (const at of marks) svg.append(make("svg:text", { x: X(at), y: high - bottom + 16, "text-anchor": "middle" }, Number.isInteger(at) ? String(at) : tick(at)));
   svg.append(
     make("svg:text", { x: (wide + left) / 2, y: high - 4, "text-anchor": "middle" }, xlabel),
     make("svg:text", { x: 4, y: 12 }, ylabel),
   );
-  series.forEach((s, n) => {
-    const points = s.x.map((v, i) => `${X(v)},${Y(s.y[i])}`).join(" ");
-    svg.append(make("svg:polyline", { points, fill: "none", stroke: s.colour, "stroke-width": 2.5, "stroke-dasharray": n ? "7 4" : "none" }));
-    svg.append(make("svg:text", { x: left + 90 + 190 * n, y: 12, fill: s.colour, class: "legend" }, `${n ? "┄" : "─"} ${shorten(s.name, 24)}`));
+  kept.forEach((s, n) => {
+    const dash = DASHES[s.dash ?? (n ? 1 : 0)], line = { stroke: s.colour, "stroke-width": 2.5, "stroke-dasharray": dash, fill: "none" };
+    svg.append(make("svg:polyline", { points: s.points.map(([v, w]) => `${X(v)},${Y(w)}`).join(" "), ...line }));
+    if (s.dots || s.points.length === 1) {
+      for (const [v, w] of s.points) svg.append(make("svg:circle", { cx: X(v), cy: Y(w), r: 3.5, fill: s.colour }, make("svg:title", {}, `${s.name}: ${tick(w)} at ${tick(v)}`)));
+    }
+    const x = left + 105 + 200 * (n % 2), y = 8 + 16 * Math.floor(n / 2);
+    if (kept.length > 1) svg.append(make("svg:line", { x1: x, x2: x + 22, y1: y, y2: y, ...line }), make("svg:text", { x: x + 28, y: y + 4, class: "legend" }, shorten(s.name, 26)));
   });
   if (cursor !== null && cursor >= x0 && cursor <= x1) {
     svg.append(make("svg:line", { x1: X(cursor), x2: X(cursor), y1: top, y2: high - bottom, stroke: "currentColor", "stroke-dasharray": "3 3" }));
@@ -133,7 +164,41 @@ export function lines(series, { xlabel, ylabel, sentence, cursor = null, yrange 
   return svg;
 }
 
-const tick = (v) => (Math.abs(v) >= 100 ? v.toFixed(0) : Math.abs(v) >= 10 ? v.toFixed(1).replace(/\.0$/, "") : v.toFixed(2));
+/** A table as colours, from 0 to `most`; `written`: with its numbers. values: [[…]] */
+export function matrix(values, { rows, columns, xlabel, ylabel, sentence, most = null, written = false, onChoose = null }) {
+  const cell = written ? 26 : Math.max(9, Math.min(26, Math.floor(400 / columns.length))), high = written ? 26 : Math.min(cell, 18);
+  const left = 32 + 7 * Math.max(...rows.map((r) => r.length)), top = 8, under = written ? 20 + 7 * Math.max(...columns.map((c) => c.length)) : 22;
+  const wide = left + cell * columns.length + 8, tall = top + high * rows.length + under + 16;
+  const svg = make("svg:svg", { viewBox: `0 0 ${wide} ${tall}`, role: "img", "aria-label": sentence });
+  svg.style.maxWidth = `${wide}px`;
+  const peak = most ?? Math.max(...values.flat(), 1e-12);
+  values.forEach((row, r) => row.forEach((value, c) => {
+    const share = Math.max(0, Math.min(1, (value ?? 0) / peak));
+    const fill = written ? `rgb(${[8, 81, 156].map((k) => Math.round(247 + (k - 247) * share)).join(",")})` : `#${VIRIDIS[Math.min(15, Math.floor(15.99 * share))]}`;
+    const box = make("svg:rect", { x: left + cell * c, y: top + high * r, width: cell - 1, height: high - 1, fill },
+      make("svg:title", {}, `${ylabel} ${rows[r]}, ${xlabel} ${columns[c]}: ${tick(value ?? 0)}`));
+    if (onChoose) { box.style.cursor = "pointer"; box.addEventListener("click", () => onChoose(r, c)); }
+    svg.append(box);
+    if (!written || !(value >= 0.5)) return;
+    const text = make("svg:text", { x: left + cell * (c + 0.5), y: top + high * (r + 0.5) + 4, "text-anchor": "middle" }, value.toFixed(0));
+    text.style.fill = share > 0.5 ? "#fff" : "#000"; // on the cell, whatever the page's colours
+    svg.append(text);
+  }));
+  rows.forEach((name, r) => svg.append(make("svg:text", { x: left - 6, y: top + high * (r + 0.5) + 4, "text-anchor": "end" }, name)));
+  const every = written ? 1 : Math.max(1, Math.floor(columns.length / 8)), foot = top + high * rows.length;
+  columns.forEach((name, c) => {
+    if (c % every) return;
+    const x = left + cell * (c + 0.5);
+    svg.append(written
+      ? make("svg:text", { x, y: foot + 8, "text-anchor": "end", transform: `rotate(-90 ${x} ${foot + 8}) translate(0 4)` }, name)
+      : make("svg:text", { x, y: foot + 16, "text-anchor": "middle" }, name));
+  });
+  svg.append(make("svg:text", { x: left + (cell * columns.length) / 2, y: tall - 4, "text-anchor": "middle" }, xlabel),
+    make("svg:text", { x: 12, y: top + (high * rows.length) / 2, "text-anchor": "middle", transform: `rotate(-90 12 ${top + (high * rows.length) / 2})` }, ylabel));
+  return svg;
+}
+
+export const tick = (v) => (Math.abs(v) >= 100 ? v.toFixed(0) : Math.abs(v) >= 10 ? v.toFixed(1).replace(/\.0$/, "") : Math.abs(v) < 0.1 && v !== 0 ? v.toPrecision(2) : v.toFixed(2));
 
 /** Columns of nodes with edges between neighbours. columns: [[{label, size, y?}]], edges: [[{from, to, weight}]] */
 export function graph(columns, edges, { colour, sentence, onPart }) {
@@ -176,8 +241,11 @@ export function table(head, rows) {
   return make("div", { class: "scroll" }, make("table", {}, make("tr", {}, ...head.map((h) => make("th", {}, h))), ...body));
 }
 
-export function picture(data, shape, caption, size = 84, diverging = false) {
+export function picture(data, shape, caption, size = 84, diverging = false, said = true) {
   const canvas = pixels(make("canvas", { class: "pixels", role: "img", "aria-label": caption }), data, shape, diverging);
   canvas.style.width = `${size}px`;
-  return make("figure", {}, canvas, make("figcaption", {}, caption));
+  if (!said) return canvas;
+  const figure = make("figure", {}, canvas, make("figcaption", {}, caption));
+  figure.style.maxWidth = `${Math.max(size, 80)}px`;
+  return figure;
 }

@@ -177,10 +177,14 @@ function paint() {
   context.imageSmoothingEnabled = false;
   context.drawImage(small, 0, 0, canvas.width, canvas.height);
   if (page.place) {
-    const { row, column, height, width } = page.place;
+    const { row, column, height, width, polygon } = page.place;
+    const points = polygon ?? [[column, row], [column + width, row], [column + width, row + height], [column, row + height]];
     context.strokeStyle = "#56b4e9";
     context.lineWidth = 3;
-    context.strokeRect(280 * column, 280 * row, 280 * width, 280 * height);
+    context.beginPath();
+    points.forEach(([x, y]) => context.lineTo(280 * x, 280 * y));
+    context.closePath();
+    context.stroke();
   }
   canvas.setAttribute("aria-valuenow", page.state.rot.toFixed(0));
   canvas.setAttribute("aria-valuetext", `turned by ${page.state.rot.toFixed(0)} degrees`);
@@ -370,7 +374,7 @@ function choices() {
     const options = page.runs.map((r) => make("option", { value: r.id }, `${r.name} (${r.id})`));
     select.replaceChildren(...(key === "b" ? [make("option", { value: "" }, "none")] : []), ...options);
     select.value = page.state[key];
-    select.addEventListener("change", () => page.set({ [key]: select.value, cls: -1, d: [], ...(key === "a" ? { i: 0, hide: "" } : {}) }));
+    select.addEventListener("change", () => page.set({ [key]: select.value, cls: -1, d: [], mask: "", gam: -1, out: "", ...(key === "a" ? { i: 0, hide: "" } : {}) }));
   }
 }
 

@@ -37,6 +37,11 @@ export const FIELDS = {
   pass: number(0, 99, 0, 0),
   hide: word(/^[0-9a-f]{0,512}$/),
   pic: word(/^[\w-]{0,1200}$/),
+  thr: number(0, 0.95, 0),
+  pre: number(0, 1, 0),
+  mask: word(/^(off)?$/),
+  gam: number(-1, 1000, -1),
+  out: word(/^[0-9a-f]{0,64}$/),
   kind: word(/^(rotation|shear_x|shear_y|scale|shift_x|shift_y)$/),
 };
 

@@ -1,0 +1,73 @@
+// Figures of a report: drawn from plain values in the page by what draws the explorer's panels.
+
+import { bars, heat, lines, make, matrix, PALETTE, picture, table, tick } from "./draw.js";
+import { savePanel } from "./save.js";
+
+/** Bytes of images as numbers from 0 to 1. */
+function unpacked({ shape, pixels }) {
+  const bytes = atob(pixels);
+  return { shape, data: Float32Array.from(bytes, (letter) => letter.charCodeAt(0) / 255) };
+}
+
+/** One image of several, by its number. */
+function part({ shape, data }, number) {
+  const own = shape.slice(-3), size = own.reduce((p, q) => p * q, 1);
+  return [data.subarray(number * size, (number + 1) * size), own];
+}
+
+const DRAWN = {
+  lines: (d, title) => {
+    const series = d.lines.map((l) => ({ ...l, colour: PALETTE[l.colour % PALETTE.length], dots: l.points }));
+    const ends = series.map((s) => `${s.name} ends at ${tick(s.y.findLast((v) => v !== null) ?? NaN)}`).join("; ");
+    const xs = [...new Set(series.flatMap((s) => s.x))].sort((p, q) => p - q);
+    const rows = xs.map((x) => [x, ...series.map((s) => { const v = s.y[s.x.indexOf(x)]; return v === undefined || v === null ? "" : tick(v); })]);
+    return [lines(series, { ...d, sentence: `${title}: ${ends}.` }), table([d.xlabel, ...series.map((s) => s.name)], rows)];
+  },
+  bars: (d, title) => {
+    const worst = d.names.length ? `, from ${d.names[0]} with ${tick(d.values[0])}` : "";
+    return [
+      bars(d.names, d.values.map((v) => v / 100), { colour: PALETTE[0], sentence: `${title}: ${d.xlabel}${worst}.`, shown: (v) => (100 * v).toFixed(1), letters: 16 }),
+      table(["", d.xlabel], d.names.map((name, n) => [name, d.values[n].toFixed(2)])),
+    ];
+  },
+  matrix: (d, title) => [
+    matrix(d.values, { ...d, sentence: `${title}: ${d.ylabel} by ${d.xlabel}, ${d.what}.` }),
+    table([`${d.ylabel} \\ ${d.xlabel}`, ...d.columns], d.rows.map((name, r) => [name, ...d.values[r].map((v) => tick(v))])),
+  ],
+  grid: (d) => {
+    const images = unpacked(d.images), [high, wide] = images.shape;
+    const cells = [];
+    if (d.columns.length) cells.push(make("span"), ...d.columns.map((name) => make("span", { class: "above" }, name)));
+    for (let r = 0; r < high; r++) {
+      cells.push(make("span", { class: "beside" }, d.rows[r] ?? ""));
+      for (let c = 0; c < wide; c++) cells.push(picture(...part(images, r * wide + c), [d.rows[r], d.columns[c] ?? c + 1].join(" "), d.size, false, false));
+    }
+    const box = make("div", { class: "imagegrid" }, ...cells);
+    box.style.gridTemplateColumns = `auto repeat(${wide}, ${d.size}px)`;
+    return [box];
+  },
+  shots: (d) => {
+    if (!d.captions.length) return [make("p", {}, d.otherwise)];
+    const images = unpacked(d.images);
+    return [make("div", { class: "pictures" }, ...d.captions.map((text, n) => picture(...part(images, n), text, 92)))];
+  },
+  maps: (d) => {
+    const image = unpacked(d.image), flat = d.maps.map((m) => m.flat()), most = Math.max(...flat.flat());
+    return [make("div", { class: "pictures" }, ...d.names.map((name, n) => {
+      const canvas = make("canvas", { role: "img", "aria-label": `${d.what} by ${name}` });
+      heat(canvas, flat[n], [d.maps[n].length, d.maps[n][0].length], image, most);
+      return make("figure", {}, canvas, make("figcaption", {}, name));
+    }))];
+  },
+};
+
+const given = JSON.parse(document.getElementById("drawings").textContent);
+for (const box of document.querySelectorAll("[data-drawing]")) {
+  const { title, name, about, drawing } = given[Number(box.dataset.drawing)];
+  const [shown, numbers] = DRAWN[drawing.kind](drawing, title);
+  const save = make("button", { type: "button", "aria-label": `save ${title}` }, "save");
+  save.addEventListener("click", () => savePanel(box, name, about));
+  box.replaceChildren(shown, make("p", { class: "tools" }, save));
+  if (numbers) box.lastChild.append(make("details", {}, make("summary", {}, "as a table"), numbers));
+}
+document.body.dataset.drawn = String(given.length);
