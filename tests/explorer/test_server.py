@@ -16,8 +16,8 @@ from PIL import Image
 from safetensors.torch import load, save
 
 import torchcaps
-from torchcaps.explorer.questions import QUESTIONS, about
 from torchcaps.explorer.files import static_files
+from torchcaps.explorer.questions import QUESTIONS, about
 from torchcaps.models.zoo import zoo_names
 
 OWN = {"X-Torchcaps": "1"}
