@@ -4,7 +4,7 @@ import socket
 import webbrowser
 from typing import Any
 
-from torchcaps.cli.parse import Runs
+from torchcaps.cli.parse import Data, Runs
 from torchcaps.cli.saying import RESULTS, console
 from torchcaps.errors import TorchcapsError, require
 
@@ -13,7 +13,7 @@ TRIED = 20
 """Ports that are tried, one after the other."""
 
 
-def explore(runs: Runs = (), /, port: int = PORT, open: bool = True) -> None:
+def explore(runs: Runs = (), /, port: int = PORT, open: bool = True, data: Data = "digits") -> None:
     """See in a browser what capsules do: turn an image, move a unit, follow the routing.
 
     Without words: the finished runs under runs/, newest first, and the models that come with
@@ -22,9 +22,10 @@ def explore(runs: Runs = (), /, port: int = PORT, open: bool = True) -> None:
     Example: torchcaps explore runs/demo/capsnet runs/demo/convnet-avg
 
     Args:
-        runs: Folders of finished runs.
+        runs: Folders of finished runs or of saved models, ids of the hub, zoo:NAME.
         port: The port on this machine; where it is taken, the next free one.
         open: Whether the browser is opened.
+        data: Images to show with saved models and those of the hub, which come without their own.
     """
     require("fastapi", "explore")
     require("uvicorn", "explore")
@@ -32,7 +33,7 @@ def explore(runs: Runs = (), /, port: int = PORT, open: bool = True) -> None:
     from torchcaps.explorer.server import serve
     from torchcaps.explorer.shelf import Shelf, finished_runs
 
-    shelf = Shelf(list(runs) or finished_runs())
+    shelf = Shelf(list(runs) or finished_runs(), data=data)
     url = f"http://127.0.0.1:{sock.getsockname()[1]}/"
     count = len(shelf.books)
     console.print(f"explorer: {url}  ({count} models; Ctrl-C ends it)", highlight=False)

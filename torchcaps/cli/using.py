@@ -11,7 +11,7 @@ from tyro.conf import Positional, arg
 
 from torchcaps.cli.parse import File, Folder, Text
 from torchcaps.cli.saying import console, print_json
-from torchcaps.errors import Misused, TorchcapsError, require
+from torchcaps.errors import Misused, TorchcapsError
 
 Source = Annotated[str, Positional, arg(metavar="RUN|HUB")]
 Pictures = Annotated[
@@ -160,11 +160,10 @@ def export(
 
 
 def _export_web(model: str, out: Path, single_file: bool, runtime: Path | None) -> None:
-    require("fastapi", "explore")
     from torchcaps.explorer.shelf import Shelf
     from torchcaps.explorer.web import export_web
 
-    shelf = Shelf.of(model)
+    shelf = Shelf([model], zoo=False)
     with console.status(f"writing {out}"):
         export_web(shelf, out, single_file, runtime)
     size = sum(p.stat().st_size for p in ([out] if single_file else out.rglob("*")) if p.is_file())

@@ -137,7 +137,8 @@ def _take_weights(onnx: Any, graph: Any, weights: Weights) -> None:
         values = onnx.numpy_helper.to_array(constant)
         if values.dtype != np.float32 or values.size < LARGE:
             continue
-        half = values.astype(np.float16)
+        with np.errstate(over="ignore"):  # what is too large is not round, and stays where it is
+            half = values.astype(np.float16)
         if not np.array_equal(half.astype(np.float32), values):
             continue  # computed from weights, and no longer round
         name, content = constant.name, half.tobytes()

@@ -165,18 +165,26 @@ class Trace(Question):
             for count, one in enumerate(passes, 1):
                 assert one.coupling is not None
                 found[f"{number}.{count}"] = _strength(one)
+                found[f"{number}.{count}.edges"] = _edges(
+                    one.coupling[0].float(), below[number - 1].float(), window
+                )
+        if isinstance(model, Inverted) and model.concurrent:
+            found |= self._by_pass(model, traced)
+        return found
+
+    @staticmethod
+    def _by_pass(model: Inverted, traced: Any) -> Tensors:
+        """After each pass what parents receive, how much they changed, and the class scores."""
+        found: Tensors = {}
+        for number, passes in enumerate(traced, 1):
+            for count, one in enumerate(passes, 1):
                 found[f"{number}.{count}.received"] = one.coupling[0].float().sum(-2)
                 if count > 1:
                     before = passes[count - 2].poses
                     moved = (one.poses - before).norm() / before.norm().clamp(min=1e-12)
                     found[f"{number}.{count}.change"] = moved[None]
-                found[f"{number}.{count}.edges"] = _edges(
-                    one.coupling[0].float(), below[number - 1].float(), window
-                )
-        if isinstance(model, Inverted) and model.concurrent:  # class scores after each pass
-            last = len(layers)
-            for count, one in enumerate(traced[-1], 1):
-                found[f"{last}.{count}.logits"] = model.head(one.poses).squeeze(-1)[0]
+                if number == len(traced):
+                    found[f"{number}.{count}.logits"] = model.head(one.poses).squeeze(-1)[0]
         return found
 
 
