@@ -3,10 +3,14 @@
     python benchmarks/explorer.py [--seconds 600]
 
 One server with the full CapsNet (untrained: the work is the same) and the zoo; clients are threads
-of another process, on the same cores. Every loop is bounded in count and time.
+of another process, on the same cores. Where Chromium is there, an image is dragged in it too, with
+two models on the page: how long each answer takes from the asking to its last byte, and how long
+from a move of the pointer until the bars are drawn. Every loop is bounded in count and time.
 """
 
 import json
+import math
+import shutil
 import socket
 import statistics
 import subprocess
@@ -103,6 +107,7 @@ def measure(process: "subprocess.Popen[str]", port: int, seconds: int) -> None:
             p95_ms=round(p95(times), 1))  # fmt: skip
         for one in idle:
             one.close()
+        dragged(port)
         watched, stop = [memory(process)], threading.Event()
 
         def watch() -> None:
@@ -117,6 +122,53 @@ def measure(process: "subprocess.Popen[str]", port: int, seconds: int) -> None:
         third = max(1, len(watched) // 3)
         say(what=f"memory over {seconds} s of requests", first_mb=round(watched[third]),
             last_mb=round(watched[-1]))  # fmt: skip
+
+
+DRAG = """() => {
+  window.delays = [];
+  let moved = 0;
+  document.getElementById("image").addEventListener("pointermove", () => { moved ||= performance.now(); });
+  const panel = document.querySelector("[data-panel=classes]");
+  new MutationObserver(() => { if (moved) { delays.push(performance.now() - moved); moved = 0; } })
+    .observe(panel, { attributes: true, attributeFilter: ["data-ready"] });
+  performance.clearResourceTimings();
+}"""  # noqa: E501
+
+
+def dragged(port: int) -> None:
+    """An image turned by hand in Chromium, 120 moves of the pointer in about four seconds."""
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        return say(what="dragging in a browser", skipped="there is no Chromium here")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        page = browser.new_context(reduced_motion="reduce").new_page()
+        page.goto(f"http://127.0.0.1:{port}/#v=1&a=zoo:capsnet&b=zoo:convnet-avg")
+        page.wait_for_selector("[data-panel=classes][data-ready]")
+        page.wait_for_timeout(3000)
+        page.evaluate(DRAG)
+        box = page.locator("#image").bounding_box()
+        assert box is not None
+        middle = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+        page.mouse.move(middle[0] + 100, middle[1])
+        page.mouse.down()
+        for step in range(120):
+            angle = 3 * math.radians(step)
+            page.mouse.move(middle[0] + 100 * math.cos(angle), middle[1] - 100 * math.sin(angle))
+            page.wait_for_timeout(30)
+        page.mouse.up()
+        page.wait_for_timeout(500)
+        answers = page.evaluate(
+            "performance.getEntriesByType('resource').filter((e) => e.name.endsWith('/encode'))"
+            ".map((e) => e.duration)"
+        )
+        drawn = page.evaluate("window.delays")
+        browser.close()
+    for what, times in (("answers", answers), ("until drawn", drawn)):
+        say(what=f"dragging in a browser, {what}", count=len(times),
+            median_ms=round(statistics.median(times), 1), p95_ms=round(p95(times), 1))  # fmt: skip
 
 
 def say(**row: object) -> None:
