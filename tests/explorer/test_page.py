@@ -155,6 +155,84 @@ def test_passes_are_stepped_through(browser, served):
         panel.locator("circle[role=button]").first.focus()
 
 
+def test_weak_couplings_can_be_left_out(browser, served):
+    with opened(browser, served, "#v=1&a=zoo:capsnet") as page:
+        lines = page.locator("[data-panel=parse] line")
+        wait_until(page, lambda: lines.count() > 5, "edges")
+        before = lines.count()
+        slider = page.locator("[data-panel=parse] input[type=range]")
+        slider.evaluate("s => { s.value = 0.9; s.dispatchEvent(new Event('input')); }")
+        wait_until(page, lambda: 0 < lines.count() < before, "fewer")
+        wait_until(page, lambda: "thr=0.9" in page.url, "kept in the address")
+
+
+def test_a_cell_of_the_passes_shows_that_pass(browser, served):
+    with opened(browser, served, "#v=1&a=zoo:inverted") as page:
+        panel = page.locator("[data-panel=passes]")
+        panel.scroll_into_view_if_needed()
+        cells = panel.locator(".cell")
+        wait_until(page, lambda: cells.count() >= 3, "cells")
+        panel.get_by_label("after pass 1").last.click()
+        wait_until(page, lambda: "pass 1 of" in page.inner_text("[data-panel=parse]"), "pass 1")
+        wait_until(page, lambda: panel.locator("svg").count() == 2, "scores and changes")
+
+
+def test_masks_can_be_taken_off_and_capsules_left_out(browser, served):
+    """The drawing is that of the library's decoder on the capsules that are left."""
+    model = torchcaps.load("zoo:sparse")
+    image = torchcaps.data.load("digits").test.batch(slice(0, 1)).images
+    with torch.no_grad():
+        output = model.encode(image)
+        first = int(output.rankings[-1].rank[0].argmin())
+        poses = output.capsules.clone()
+        poses[:, first] = 0
+        wanted = model.decode(poses)[0, 0]
+    with opened(browser, served, "#v=1&a=zoo:sparse") as page:
+        panel = page.locator("[data-panel=ranks]")
+        panel.scroll_into_view_if_needed()
+        wait_until(page, lambda: panel.locator(".bar").count() == 8, "bars")
+        panel.locator("input[type=checkbox]").uncheck()
+        wait_until(page, lambda: "16 of 16 draw" in panel.inner_text(), "all draw")
+        panel.locator(".bar").first.click()
+        wait_until(page, lambda: "15 of 16 draw" in panel.inner_text(), "one is out")
+        canvas = panel.locator(".pictures").first.locator("canvas").nth(2)
+        colours = canvas.evaluate("c => [...c.getContext('2d').getImageData(0, 0, 28, 28).data]")
+        found = torch.tensor(colours).view(28, 28, 4)[..., 0] / 255
+        assert (found - wanted).abs().max() < 0.01
+        panel.locator("summary", has_text="how often").click()
+        assert panel.locator("details rect").count() == 256
+
+
+def test_a_part_that_is_pointed_at_is_outlined_and_steps_are_scrubbed(browser, served):
+    with opened(browser, served, "#v=1&a=zoo:generative") as page:
+        plain = pixels_of(page.locator("#image"))
+        panel = page.locator("[data-panel=parts]")
+        wait_until(page, lambda: panel.locator("[data-part]").count() > 3, "parts")
+        panel.locator("[data-part]").nth(2).focus()
+        wait_until(page, lambda: pixels_of(page.locator("#image")) != plain, "outlined")
+        assert "Whose part 2 may be" in panel.inner_text()
+        steps = page.locator("[data-panel=steps]")
+        steps.locator("summary").click()
+        steps.scroll_into_view_if_needed()
+        wait_until(page, lambda: "Adam, step 30" in steps.inner_text(), "searched")
+        after = pixels_of(steps.locator("canvas").nth(1))
+        slider = steps.locator("input[type=range]")
+        slider.evaluate("s => { s.value = 0; s.dispatchEvent(new Event('input')); }")
+        wait_until(page, lambda: "Adam, step 0" in steps.inner_text(), "the encoder's")
+        assert pixels_of(steps.locator("canvas").nth(1)) != after
+
+
+def test_a_finger_turns_the_image(browser, served):
+    with opened(browser, served, "#v=1&a=zoo:capsnet", PHONE, has_touch=True) as page:
+        box = page.locator("#image").bounding_box()
+        finger = page.context.new_cdp_session(page)
+        x, y = box["x"] + 0.9 * box["width"], box["y"] + 0.5 * box["height"]
+        for kind, up in (("touchStart", 0), ("touchMove", 20), ("touchMove", 50), ("touchEnd", 0)):
+            points = [] if kind == "touchEnd" else [{"x": x, "y": y - up}]
+            finger.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
+        wait_until(page, lambda: int(page.get_attribute("#image", "aria-valuenow")) > 20, "turned")
+
+
 @pytest.mark.skipif("mcae" not in torchcaps.list_models(pretrained=True), reason="no such weights")
 def test_patches_can_be_hidden(browser, served):
     with opened(browser, served, "#v=1&a=zoo:mcae") as page:

@@ -47,6 +47,38 @@ def test_a_page_holds_every_view_and_needs_nothing_else(run, tmp_path):
     assert {"training-loss", "training-parts", "classes", "mistakes", "units", "where"} <= names
 
 
+@pytest.mark.parametrize("width", [1200, 400])
+def test_the_page_draws_every_figure_and_says_nothing_to_the_console(width, run, browser, tmp_path):
+    out = write_report([run], tmp_path / "report.html")
+    context = browser.new_context(viewport={"width": width, "height": 800}, accept_downloads=True)
+    page, said, asked, saved = context.new_page(), [], [], []
+    page.on("console", lambda message: said.append(message.text))
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.on("request", lambda request: asked.append(request.url))
+    page.on("download", lambda download: saved.append(download))
+    page.goto(f"file://{out}")
+    page.wait_for_selector("[data-drawn]")
+    count = page.locator("[data-drawing]").count()
+    assert count > 10 and page.locator("[data-drawing]:has(svg, canvas)").count() >= count - 1
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page.locator("#training button").first.click()
+    page.wait_for_timeout(500)
+    assert len(saved) == 2  # SVG and PNG
+    page.locator("#classes summary").first.click()
+    assert page.locator("#classes td").count() >= 10
+    assert not said and all(url.startswith(("file:", "data:", "blob:")) for url in asked)
+    context.close()
+
+
+def test_without_scripts_matplotlib_has_drawn_it(run, browser, tmp_path):
+    out = write_report([run], tmp_path / "report.html")
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(f"file://{out}")
+    assert page.locator("#training svg").first.is_visible()
+    context.close()
+
+
 def test_ids_of_figures_do_not_clash(run, tmp_path):
     text = write_report([run], tmp_path / "x.html").read_text()
     ids = re.findall(r' id="([^"]+)"', text)
