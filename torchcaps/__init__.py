@@ -30,6 +30,7 @@ number; rooms of one number do not import each other.
     constellations  squares and triangles as points
     augment         sample parameters for each image, then apply them, batched
     mix             CutMix
+    ink             where the ink lies, and whether two sets have it alike
     loader          training batches as a function of the step
 1 kernels           the fused routing step on a GPU; imports torch and triton only
     ops             the step as an operator that torch knows

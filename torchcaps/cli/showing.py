@@ -203,20 +203,24 @@ def tour(
 
 
 def data(
-    action: Annotated[Literal["get", "check", "show"], Positional],
+    action: Annotated[Literal["get", "check", "show", "compare"], Positional],
     name: Annotated[str, Positional, arg(metavar="DATA")],
+    other: Annotated[str, Positional, arg(metavar="DATA", help_behavior_hint="")] = "",
     /,
     data_root: Folder = None,
     out: MaybeFile = None,
     json: bool = False,
 ) -> None:
-    """Fetch a data set, check its files, or draw a contact sheet of it.
+    """Fetch a data set, check its files, draw a contact sheet of it, or compare it with another.
 
-    Examples: torchcaps data show digits · torchcaps data get mnist · torchcaps data check cifar10
+    Examples: torchcaps data show digits · torchcaps data get mnist · torchcaps data check cifar10 ·
+    torchcaps data compare affnist affnist-like:mnist
 
     Args:
-        action: get: download what is missing; check: read it all and verify; show: draw a sheet.
+        action: get: download what is missing; check: read it all and verify; show: draw a sheet;
+            compare: whether the ink of two sets' test images lies alike.
         name: A data set, from `torchcaps list data`.
+        other: The data set beside it, for compare.
         data_root: The folder of the data sets; default: the platform's cache folder.
         out: The PNG that `show` writes; default: <name>.png.
         json: Whether the facts are printed as JSON.
@@ -224,6 +228,10 @@ def data(
     from torchcaps.data import load as load_data
     from torchcaps.data.registry import check
 
+    if (action == "compare") != bool(other):
+        raise Misused("torchcaps data compare takes two data sets, the others take one.")
+    if action == "compare":
+        return _compare(load_data(name, data_root).test, load_data(other, data_root).test, json)
     checked = check(name, data_root) if action == "check" else None
     loaded = load_data(name, data_root)
     facts: dict[str, Any] = {"name": loaded.name}
@@ -242,6 +250,19 @@ def data(
     if json:
         return print_json(facts)
     console.print("  ".join(f"{k} {v}" for k, v in facts.items() if v != ""))
+
+
+def _compare(one: Any, other: Any, json: bool) -> None:
+    """Say of every number of the ink's boxes whether two sets have it alike."""
+    from torchcaps.data.ink import compare_ink
+
+    found = compare_ink(one, other)
+    if json:
+        return print_json({k: {**c._asdict(), "alike": c.alike} for k, c in found.items()})
+    for name, c in found.items():
+        said = "alike" if c.alike else "NOT alike"
+        text = f"{name:7} mean {c.mean:7.3f} and {c.other:7.3f}  apart by {c.distance:.4f}"
+        console.print(f"{text} (chance: {c.limit:.4f})  {said}", highlight=False, markup=False)
 
 
 def version(json: bool = False) -> None:
