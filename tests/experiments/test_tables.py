@@ -110,6 +110,32 @@ def test_lines_move_to_the_recipe_that_has_their_setting(tmp_path, capsys):
     assert "no line has" in capsys.readouterr().err
 
 
+def test_lines_move_with_a_pretraining_that_was_renamed_and_changed_ones_with_theirs(tmp_path):
+    old, new = "mcae/table1/imagenette", "mcae/table1/imagenette-large"
+    setting = get_recipe(new)
+    known = {"digest": digest(setting, "mcae/pretrain/imagenette"), "revision": revision(setting)}
+    shared = {"paper": "mcae", "data": "imagenette", "recipe": old}
+    lines = [
+        {**line(0.7, 0, "MCAE"), **shared, **known},
+        {**line(0.8, 1, "MCAE"), **shared, "protocol": "modified", "digest": "0" * 16},
+        {**line(0.9, 2, "MCAE"), **shared, "digest": "1" * 16},
+    ]
+    (tmp_path / "mcae.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
+    words = ["--because", "small patches are printed", "--results", str(tmp_path)]
+    assert main(["move", "mcae", old, new, *words]) == 1  # its pretraining had another name
+    assert main(["move", "mcae", old, new, "--before", "mcae/pretrain/imagenette", *words]) == 0
+    assert main(["move", "mcae", old, new, "--protocol", "modified", *words]) == 0
+    found = {
+        (c["row"], c["protocol"]): c["mean"]
+        for c in cells(get_table("mcae", "table1"), tmp_path)
+        if c["column"] == "Imagenette" and c["n"]
+    }
+    assert found == {
+        ("MCAE, large patches", "ours"): pytest.approx(70),
+        ("MCAE, large patches", "modified"): pytest.approx(80),
+    }
+
+
 def test_recipes_that_fill_one_row_are_runs_of_it(tmp_path):
     table = get_table("mcae", "views")
     first, second = table.columns["novel azimuth"].data[:2]

@@ -29,6 +29,19 @@ def test_a_child_shares_out_one():
         torch.testing.assert_close(sums, torch.full_like(sums, children))
 
 
+def test_variational_bayes_takes_its_place():
+    model = torchcaps.create_model("em-capsnet", routing="vb", **TINY)
+    output = model(torch.rand(2, 1, 24, 24))
+    output.logits.sum().backward()
+    assert output.logits.isfinite().all()
+    assert all(p.grad is not None for p in model.parameters())
+    other = torchcaps.create_model("em-capsnet", **TINY)
+    other.load_state_dict(model.state_dict())
+    assert not torch.allclose(
+        other(torch.ones(2, 1, 24, 24)).logits, model(torch.ones(2, 1, 24, 24)).logits
+    )
+
+
 def test_a_file_that_does_not_say_answers_as_it_did(tmp_path):
     """Saved models are older than the field: their windows do not compete."""
     old = torchcaps.create_model("em-capsnet", compete="window", **TINY).eval()

@@ -195,3 +195,19 @@ def test_the_vit_has_the_operations_that_the_paper_prints(channels, size, printe
     with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         model.tokens(image)
     assert counter.get_total_flops() / 2e6 == pytest.approx(printed, rel=0.03)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_standardised_targets_are_drawn_back_as_pixels(channels):
+    made = torchcaps.create_model(
+        "mcae-pretrain", image_size=16, in_channels=channels, patch_size=4, width=8, depth=1,
+        num_caps=2, dim=4, target="standardised", decoder_shared=True,
+    )  # fmt: skip
+    images = torch.rand(3, channels, 16, 16)
+    targets = made.patch_targets(images)
+    mean = torch.tensor([0.4914, 0.4822, 0.4465] if channels == 3 else [0.1307])
+    std = torch.tensor([0.2470, 0.2435, 0.2616] if channels == 3 else [0.3081])
+    wanted = to_patches((images - mean[:, None, None]) / std[:, None, None], 4)
+    torch.testing.assert_close(targets, wanted)
+    drawn = from_patches(targets, 4, 4)
+    torch.testing.assert_close(made.patch_pixels(drawn, images), to_patches(images, 4))

@@ -120,6 +120,19 @@ def test_training_stops_at_the_target(tiny_recipe, tmp_path):
     assert run.metrics()[-1]["val_accuracy"] >= 0.15
 
 
+def test_choose_by_loss(tiny_recipe, tmp_path, monkeypatch):
+    """The epoch with the lowest validation loss, whatever its accuracy."""
+    said = iter([(0.5, 1.0), (0.6, 0.4), (0.9, 0.7)])
+
+    def watched(training, task):
+        accuracy, loss = next(said)
+        return {"val_accuracy": accuracy, "val_loss": loss}
+
+    monkeypatch.setattr("torchcaps.train.loop._watched", watched)
+    recipe = replace(tiny_recipe, epochs=3, choose="loss")
+    assert start(recipe, tmp_path / "run").record()["chosen_epoch"] == 1
+
+
 def test_choose_last(tiny_recipe, tmp_path):
     assert (
         start(replace(tiny_recipe, choose="last"), tmp_path / "run").record()["chosen_epoch"] == 1

@@ -198,7 +198,7 @@ ONCE = {"note", "superseded_by", "impl"}
 SINCE = "2026-11-16T13:00:00+00:00"
 AMENDMENTS = {
     "note": {"note"}, "supersede": {"because"}, "rename": {"data", "because"},
-    "digests": {"digests"}, "move": {"recipe", "table", "row", "because"},
+    "digests": {"digests"}, "move": {"recipe", "table", "row", "digest", "because"},
 }  # fmt: skip
 
 

@@ -105,12 +105,15 @@ def move(
     new: Annotated[str, Positional, arg(metavar="NEW-RECIPE")],
     /,
     because: Text,
+    protocol: str = "ours",
+    before: RecipeName = "",
     results: Path = RESULTS,
 ) -> None:
     """Give recorded lines to the recipe that has their setting today, and to its row.
 
     For a recipe whose name now stands for another setting. Only lines with the new recipe's own
-    digest and revision are moved, so none comes under a setting that it was not measured with.
+    digest and revision are moved, so none comes under a setting that it was not measured with; of
+    the protocol `modified` those that changed a field of the recipe that was called so.
 
     Example: torchcaps move inverted inverted/table1/em-resnet inverted/table1/em-resnet-window
     --because "…"
@@ -120,14 +123,19 @@ def move(
         old: The recipe as the lines have it.
         new: The recipe that has their setting today.
         because: The reason, which stands in the amendment.
+        protocol: The protocol of the lines that are meant: ours, paper or modified.
+        before: What the pretraining of these lines was called, where that was renamed too.
         results: The folder of the recorded results.
     """
     from torchcaps.experiments import get_recipe
     from torchcaps.train.registry import digest, revision
 
-    recipe = get_recipe(new)
-    match = {"recipe": old, "digest": digest(recipe), "revision": revision(recipe)}
+    recipe = get_recipe(new, "ours" if protocol == "modified" else protocol)
     facts = {"recipe": new, "table": recipe.table, "row": recipe.row, "because": because}
+    match: dict[str, Any] = {"recipe": old, "protocol": protocol}
+    if protocol != "modified":
+        match |= {"digest": digest(recipe, before), "revision": revision(recipe)}
+        facts |= {"digest": digest(recipe)} if before else {}
     _amend(paper, "move", match, facts, results)
 
 

@@ -12,22 +12,27 @@ CIFAR_MEAN, CIFAR_STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
 
 
 class Normalise(nn.Module):
-    """Colour images by the mean and deviation of CIFAR-10's pixels; grey ones stay as they are."""
+    """Colour images by the mean and deviation of CIFAR-10's pixels; grey ones stay as they are,
+    unless `grey` has a mean and a deviation for them.
+    """
 
     letters = "[B,C,H,W] -> [B,C,H,W]"
     mean: Tensor
     std: Tensor
 
-    def __init__(self, in_channels: int):
+    def __init__(self, in_channels: int, grey: tuple[float, float] = (0.0, 1.0)):
         super().__init__()
         colour = in_channels == 3
-        for name, values in (("mean", CIFAR_MEAN), ("std", CIFAR_STD)):
-            plain = (0.0 if name == "mean" else 1.0,) * in_channels
+        for name, values, value in zip(("mean", "std"), (CIFAR_MEAN, CIFAR_STD), grey, strict=True):
+            plain = (value,) * in_channels
             tensor = torch.tensor(values if colour else plain)[:, None, None]
             self.register_buffer(name, tensor, persistent=False)
 
     def forward(self, images: Tensor) -> Tensor:
         return (images - self.mean) / self.std
+
+    def undone(self, images: Tensor) -> Tensor:
+        return images * self.std + self.mean
 
 
 def conv3(in_channels: int, out_channels: int, stride: int = 1) -> nn.Conv2d:

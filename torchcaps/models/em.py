@@ -22,6 +22,7 @@ from torchcaps.errors import TorchcapsError
 from torchcaps.functional import log_odds
 from torchcaps.layers import (
     EM,
+    VB,
     Capsules,
     ConvCaps,
     ConvStack,
@@ -49,7 +50,9 @@ class EMCapsNetConfig(ModelConfig):
     pose_side: int = 4
     """Side of a matrix pose."""
     num_iters: int = 3
-    """Iterations of EM in every layer."""
+    """Iterations of the routing in every layer."""
+    routing: Literal["em", "vb"] = "em"
+    """EM, or variational Bayes (Ribeiro and others 2020) in its place."""
     compete: Literal["window", "all"] = "window"
     """Which parents share a child: those of each window by themselves, or all that see it. The
     named models have the paper's, all."""
@@ -75,10 +78,12 @@ class EMCapsNet(CapsuleModel):
             raise TorchcapsError(f"{c.image_size} pixels are too few for three layers of windows.")
         self.primary = PrimaryCaps(channels, primary, dim, 1, 1, squash=False)
         self.active = nn.Conv2d(channels, primary, 1)
-        em = EM(c.num_iters, compete=c.compete)
-        self.first = ConvCaps(primary, dim, first, dim, 3, 2, routing=em, matrix=True)
-        self.second = ConvCaps(first, dim, second, dim, 3, 1, routing=em, matrix=True)
-        last = EM(c.num_iters, std=0.1, final_lambda=0.0025)
+        router = {"em": EM, "vb": VB}[c.routing](c.num_iters, compete=c.compete)
+        self.first = ConvCaps(primary, dim, first, dim, 3, 2, routing=router, matrix=True)
+        self.second = ConvCaps(first, dim, second, dim, 3, 1, routing=router, matrix=True)
+        last = VB(c.num_iters, std=0.1)
+        if c.routing == "em":
+            last = EM(c.num_iters, std=0.1, final_lambda=0.0025)
         self.classes = DenseCaps(
             places * second, dim, c.num_classes, dim,
             routing=last, shared=second, matrix=True, coordinates=True,

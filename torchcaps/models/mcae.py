@@ -65,8 +65,9 @@ class MCAEConfig(ModelConfig):
     code, 0.01 in the class layer."""
     residual: bool = False
     """Whether what a layer of the encoder makes is added to the poses below it."""
-    target: Literal["pixels", "normalised"] = "pixels"
-    """What the decoder draws: pixels, or those less their patch's mean and by its deviation."""
+    target: Literal["pixels", "standardised", "normalised"] = "pixels"
+    """What the decoder draws: pixels, those less the mean of all images and by their deviation, or
+    less their patch's mean and by its deviation."""
     decoder: Literal["capsules", "mlp", "conv"] = "capsules"
     """The decoder's kind: the paper's capsules, an MLP over all positions, or convolutions."""
     decoder_depth: int = 1
@@ -99,6 +100,7 @@ class MCAE(CapsuleModel):
         self.length = self.side**2
         pixels, size = c.in_channels * c.patch_size**2, c.num_caps * c.dim
         self.normalise = Normalise(c.in_channels)
+        self.standardise = Normalise(c.in_channels, grey=(0.1307, 0.3081))
         self.embed_norm: nn.Module = nn.Identity()
         if c.backbone == "convmixer":
             width = c.width
@@ -225,6 +227,8 @@ class MCAE(CapsuleModel):
 
     def patch_targets(self, images: Tensor) -> Tensor:
         """What the decoder should draw of every patch. -> [B,L,P]"""
+        if self.options.target == "standardised":
+            return to_patches(self.standardise(images), self.options.patch_size)
         patches = to_patches(images, self.options.patch_size)
         if self.options.target == "pixels":
             return patches
@@ -233,8 +237,10 @@ class MCAE(CapsuleModel):
 
     def patch_pixels(self, drawn: Tensor, images: Tensor) -> Tensor:
         """A drawing's patches in pixels; where they are normalised, by the image's statistics."""
+        if self.options.target == "standardised":
+            drawn = self.standardise.undone(drawn)
         patches = to_patches(drawn, self.options.patch_size)
-        if self.options.target == "pixels":
+        if self.options.target != "normalised":
             return patches
         mean, deviation = _statistics(to_patches(images, self.options.patch_size))
         return patches * deviation + mean

@@ -51,6 +51,7 @@ class TimmNet(CapsuleModel):
 
 
 register("mobilenetv3", TimmNet, TimmConfig(3, 32), "MobileNetV3-Small of timm")
+register("resnet18-timm", TimmNet, TimmConfig(3, 64, network="resnet18"), "ResNet-18 of timm")
 register(
     "vit-small",
     TimmNet,

@@ -57,8 +57,12 @@ def _validate(training: Training, number: int, speed: float, progress: TrainingP
     recipe, parts, state = training.recipe, training.parts, training.state
     with training.evaluated() as task, parts.fabric.autocast():
         numbers = _watched(training, task)
-        value = numbers[f"{recipe.stop_on}_{task.metric}"]
-        if task.better(value, state.best_value) or recipe.choose == "last":
+        by = "loss" if recipe.choose == "loss" else task.metric
+        value, known = numbers[f"{recipe.stop_on}_{by}"], state.best_value
+        better = task.better(value, known)
+        if recipe.choose == "loss":
+            better = known is None or value <= known
+        if better or recipe.choose == "last":
             training.best = checkpoint.tensors_of(task.model, cpu=False)
             state.best_value, state.best_epoch = value, number
         if number in _pictured(-(-training.total // training.round)):
@@ -69,7 +73,7 @@ def _validate(training: Training, number: int, speed: float, progress: TrainingP
     line |= {f"train_{name}": mean for name, mean in means.items()} | numbers
     if training.chief:
         training.run.log(line, tensorboard=recipe.tensorboard)
-    shown = {"loss": means["loss"], f"{recipe.stop_on} {task.metric}": value}
+    shown = {"loss": means["loss"], f"{recipe.stop_on} {by}": value}
     progress.round(number, state.step, shown, speed)
 
 
@@ -86,7 +90,7 @@ def _draw(training: Training, task: Task, number: int) -> None:
 
 def _reached(training: Training) -> bool:
     target, best = training.recipe.target_accuracy, training.state.best_value
-    measured = training.parts.task.metric == "accuracy"
+    measured = training.parts.task.metric == "accuracy" and training.recipe.choose != "loss"
     return bool(target) and measured and best is not None and best >= target
 
 

@@ -141,8 +141,9 @@ class Recipe:
     """The run stops after the epoch whose validation accuracy reaches this; 0: it does not."""
     stop_on: Literal["val", "test"] = "val"
     """The split that stops a run and chooses its epoch; `test` only to repeat a paper that did."""
-    choose: Literal["best", "last"] = "best"
-    """Which epoch's weights are tested: the best on validation, or the last."""
+    choose: Literal["best", "loss", "last"] = "best"
+    """Which epoch's weights are tested: the best on validation by the task's metric, the one with
+    the lowest validation loss, or the last."""
     measures: tuple[str, ...] = ()
     """What is measured of the chosen model: linear, accuracy:affnist-like:mnist …"""
     watch: tuple[str, ...] = ()

@@ -72,10 +72,14 @@ def pretraining_of(recipe: Recipe) -> Recipe | None:
     return get_recipe(recipe.before, recipe.protocol if known else "ours")
 
 
-def digest(recipe: Recipe) -> str:
-    """A name for what makes a recipe this one, its pretraining's included."""
+def digest(recipe: Recipe, known_as: str = "") -> str:
+    """A name for what makes a recipe this one, its pretraining's included.
+
+    known_as: what its pretraining was called, for lines from before that was renamed
+    """
     first = pretraining_of(recipe)
-    whole = {**essence(recipe), **({"before_digest": digest(first)} if first else {})}
+    named = replace(recipe, before=known_as) if known_as else recipe
+    whole = {**essence(named), **({"before_digest": digest(first)} if first else {})}
     return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()[:16]
 
 

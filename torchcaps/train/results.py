@@ -112,7 +112,8 @@ def read(path: Path) -> tuple[list[Line], list[str]]:
             elif kind == "rename":
                 earlier["data"] = line["data"]
             elif kind == "move":
-                earlier |= {name: line[name] for name in ("recipe", "table", "row")}
+                moved = ("recipe", "table", "row", "digest")
+                earlier |= {name: line[name] for name in moved if isinstance(line.get(name), str)}
             elif kind == "digests" and "digest" not in earlier:
                 name = f"{earlier['recipe']} [{earlier['protocol']}]"
                 if name in line["digests"]:

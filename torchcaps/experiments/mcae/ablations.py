@@ -1,11 +1,12 @@
 """Tables 2, 3, 5 and Figure 7: the target, the backbone, the decoder, each part.
 
-A row has a pretraining of its own; the plain MCAE's are Table 1's.
+A row has a pretraining of its own; the plain MCAE's are Table 1's. All have large patches.
 """
 
 from typing import Any
 
 from torchcaps.experiments.mcae.setting import PIXELS, SETTINGS, add, finetuning, pretraining, slug
+from torchcaps.experiments.mcae.table1 import LARGE
 from torchcaps.experiments.tables import Column, Table, add_table
 from torchcaps.train.tasks import Masked
 
@@ -26,7 +27,8 @@ add_table(
         "ablations",
         "One part exchanged",
         {name: Column((s.data,)) for name, s in SETTINGS.items()},
-        {"MCAE": {}, "MCAE (no pretraining)": {}, "ViT backbone": VIT, BARE: {}}
+        {row: {} for row in LARGE.values()}
+        | {"ViT backbone": VIT, BARE: {}}
         | {row: {} for row in VARIANTS if row != "ViT backbone"},
         sources=("table1",),
     )

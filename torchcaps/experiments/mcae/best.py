@@ -18,7 +18,7 @@ from torchcaps.experiments.mcae.setting import (
     pretraining,
     slug,
 )
-from torchcaps.experiments.mcae.table1 import COLUMNS
+from torchcaps.experiments.mcae.table1 import COLUMNS, LARGE
 from torchcaps.experiments.tables import Table, add_table
 from torchcaps.train.recipe import OptimiserSpec, Recipe
 from torchcaps.train.tasks import Classify
@@ -32,7 +32,7 @@ EPOCHS = {"smallNORB": (50, 100), "CIFAR-10": (200, 350), "Imagenette": (200, 35
 """Epochs of pretraining and of finetuning."""
 ROWS = {
     "best": "mcae/best/pretrain-{}",
-    "best, plain pretraining": "mcae/pretrain/{}",
+    "best, plain pretraining": "mcae/pretrain/{}-large",
     "best, no pretraining": "",
 }
 VIT_ROWS = {"best, ViT": "mcae/best/pretrain-imagenette-vit", "best, ViT, no pretraining": ""}
@@ -44,7 +44,7 @@ add_table(
         "best",
         "The plain network, trained better",
         {name: COLUMNS[name] for name in CROPS},
-        {row: {} for row in (*ROWS, *VIT_ROWS, "MCAE", "MCAE (no pretraining)")},
+        {row: {} for row in (*ROWS, *VIT_ROWS, *LARGE, *LARGE.values())},
         sources=("table1",),
     )
 )

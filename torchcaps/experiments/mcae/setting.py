@@ -20,6 +20,18 @@ class Setting:
     data: str
     augment: tuple[str, ...]
     patch_size: int
+    """Side of the large patches, with which all but Table 1's and 4's rows were made."""
+
+    @property
+    def printed(self) -> dict[str, Any]:
+        """The paper's network: patches of 4 at 64 px, of 2 at 32 and 28."""
+        return {"patch_size": self.patch_size // 2}
+
+    @property
+    def drawn(self) -> dict[str, Any]:
+        """And what it draws: standardised pixels, by transforms that go by capsule type, since own
+        ones for 256 places would be half a billion numbers."""
+        return {**self.printed, "target": "standardised", "decoder_shared": True}
 
 
 CROP = "resized-crop:min_area=0.8"
@@ -35,8 +47,6 @@ SETTINGS = {
 }
 PROBES = ("linear,limit=5000", "knn,limit=5000")
 """What simple learners on frozen capsules make of the images, while pretraining and after it."""
-BESIDE = 100
-"""Epochs of what the autoencoder is compared with, where it has 350: theirs are longer each."""
 NLL = Classify("cross_entropy")
 PIXELS = Masked()
 SGD = OptimiserSpec("sgd", 0.1, 1e-4)
@@ -78,15 +88,15 @@ def finetuning(
     """350 epochs with labels, from the weights of `before` where it names a pretraining."""
     s = SETTINGS[column]
     ours = model.startswith("mcae")
-    own = {"patch_size": s.patch_size} if ours else {}
+    own = {"patch_size": s.patch_size, **fields} if ours else fields
     return Recipe(
         paper="mcae",
         table=table,
         row=row,
-        epochs=350 if ours else BESIDE,
+        epochs=350,
         batch_size=256,
         data=DataSpec(data or s.data, s.augment),
-        model=model_config(model, **own, **fields),
+        model=model_config(model, **own),
         task=NLL,
         optimiser=SGD,
         schedule=ScheduleSpec("cosine", warmup=0.02),

@@ -7,7 +7,8 @@ A copy of smallNORB without the poses of its train half tests on five toys, whic
 from dataclasses import replace
 
 from torchcaps.experiments.mcae.best import best_pretraining, hardened
-from torchcaps.experiments.mcae.setting import add, finetuning, pretraining
+from torchcaps.experiments.mcae.setting import SETTINGS, add, finetuning, pretraining
+from torchcaps.experiments.mcae.table1 import LARGE, beside
 from torchcaps.experiments.tables import Column, Table, add_table
 from torchcaps.train.recipe import Recipe
 
@@ -25,9 +26,11 @@ add_table(
         {
             "MCAE": {},
             "MCAE (no pretraining)": {},
+            **{row: {} for row in LARGE.values()},
             "SR-CapsNet": SR_CAPSNET,
             "EM": {"novel azimuth": 79.84, "novel elevation": 82.49},
             "DR": {"novel azimuth": 79.67, "novel elevation": 83.63},
+            "VB": {},
         },
     )
 )
@@ -50,16 +53,24 @@ def on(data: str, recipe: Recipe) -> Recipe:
 
 for column, data in VIEWS.items():
     short = column.split()[1]
-    add(
-        f"pretrain/{short}",
-        f"Pretraining on the views that the {column} set trains on.",
-        on(data, pretraining("smallNORB")),
-    )
-    beside = finetuning("table4", "SR-CapsNet", "smallNORB", "", data, model="sr-capsnet")
-    add(f"table4/{short}-sr-capsnet", f"{column}, SR-CapsNet beside it.", beside)
-    for row, before in (("MCAE", f"mcae/pretrain/{short}"), ("MCAE (no pretraining)", "")):
-        made = finetuning("table4", row, "smallNORB", before, data)
-        add(f"table4/{short}{'' if before else '-scratch'}", f"{column}, {row}.", made)
+    first = on(data, pretraining("smallNORB", **SETTINGS["smallNORB"].drawn))
+    coarse = pretraining("smallNORB", row="pretraining, large patches")
+    said = f"Pretraining on the views that the {column} set trains on"
+    add(f"pretrain/{short}", f"{said}.", first)
+    add(f"pretrain/{short}-large", f"{said}, large patches.", on(data, coarse))
+    for row in ("DR", "EM", "VB", "SR-CapsNet"):
+        made = beside("table4", row, "smallNORB", data)
+        add(f"table4/{short}-{row.lower()}", f"{column}, {row} beside it.", made)
+    for row, before, end in (
+        ("MCAE", f"mcae/pretrain/{short}", ""),
+        ("MCAE (no pretraining)", "", "-scratch"),
+    ):
+        fields = SETTINGS["smallNORB"].printed
+        made = finetuning("table4", row, "smallNORB", before, data, **fields)
+        add(f"table4/{short}{end}", f"{column}, {row}.", replace(made, choose="loss"))
+        before = before and f"{before}-large"
+        made = finetuning("table4", LARGE[row], "smallNORB", before, data)
+        add(f"table4/{short}-large{end}", f"{column}, {LARGE[row]}.", made)
     for toy in TOYS:
         left, name = f"{data},toy={toy}", f"views/{short}-{toy}"
         first = replace(on(left, best_pretraining("smallNORB")), epochs=100)
