@@ -92,6 +92,8 @@ number; rooms of one number do not import each other.
     scae            the stacked capsule autoencoder beside them
     vae             a plain variational autoencoder beside them
     constellation   objects that explain points
+    covers          all the ways to share points out among objects
+    point_covers    objects whose votes are points, in every way summed
     point_scae      the stacked capsule autoencoder on points
     sr              self-routing capsules
     timm_net        classifiers of timm, for comparison

@@ -201,6 +201,7 @@ SMALL = {
     },
     "vae": {"hidden": (8,), "units": 3},
     "constellation": {"width": 8, "heads": 2, "depth": 1},
+    "constellation-covers": {"votes": 1},
     "scae": {
         "num_caps": (3, 4),
         "template_size": 4,

@@ -41,6 +41,12 @@ class PointsConfig(ModelConfig):
     """Objects."""
     votes: int = 4
     """Points that an object may have."""
+
+
+@dataclass(frozen=True)
+class SeenConfig(PointsConfig):
+    """Fields of those whose objects a set transformer finds."""
+
     width: int = 128
     """Width of the set transformer."""
     heads: int = 4
@@ -50,7 +56,7 @@ class PointsConfig(ModelConfig):
 
 
 @dataclass(frozen=True)
-class ConstellationConfig(PointsConfig):
+class ConstellationConfig(SeenConfig):
     family: ClassVar[str] = "constellation"
     presence: float = 0.5
     """How often an object is on before anything is learned."""
@@ -61,17 +67,21 @@ class ConstellationConfig(PointsConfig):
 
 
 class PointModel(CapsuleModel):
-    """What models of constellations share: points, a set transformer that sees them, patterns."""
+    """What models of constellations share: points, patterns, and a set transformer for most.
 
-    def __init__(self, config: PointsConfig, numbers: int):
+    numbers: what the set transformer says of an object
+    """
+
+    def __init__(self, config: PointsConfig, numbers: int = 0):
         super().__init__()
         self.config = c = config
         if c.in_channels != 3:
             raise TorchcapsError("A constellation has three channels: x, y, and presence.")
-        self.gather = SetTransformer(
-            3, c.num_caps, 32, width=c.width, heads=c.heads, depth=c.depth, inducing=0
-        )
-        self.heads = PerCapsule(c.num_caps, 32, 128, numbers)
+        if isinstance(c, SeenConfig):
+            self.gather = SetTransformer(
+                3, c.num_caps, 32, width=c.width, heads=c.heads, depth=c.depth, inducing=0
+            )
+            self.heads = PerCapsule(c.num_caps, 32, 128, numbers)
         self.places = nn.Parameter(0.3 * torch.randn(c.num_caps, c.votes, 2))
         self.shares = nn.Parameter(torch.zeros(c.num_caps, c.votes))
         self.spread = nn.Parameter(torch.full((c.num_caps, c.votes), -1.5))
@@ -182,7 +192,7 @@ class Constellation(PointModel):
     def solve(self, images: Tensor, poses: Tensor, rounds: int) -> Tensor:
         """Poses by EM: whose each point is in the likeliest scene, then an object's equations."""
         places, there = self.points(images)
-        design = _design(self.places)
+        design = design_of(self.places)
         # cos and sin stand twice in a pose
         loose = torch.diag(places.new_tensor([2.0, 2.0, 1.0, 1.0])) / self.options.pose_std**2
         precision = (self.options.min_std + F.softplus(self.spread)).pow(-2)
@@ -216,13 +226,13 @@ class Constellation(PointModel):
         noise = torch.rand(batch, objects, votes, generator=generator).to(places)
         chosen = (noise * self.shares.sigmoid()).topk(2, 2).indices
         own = self.places.expand(batch, -1, -1, -1)
-        design = _design(own.gather(2, chosen[..., None].expand(-1, -1, -1, 2)))
+        design = design_of(own.gather(2, chosen[..., None].expand(-1, -1, -1, 2)))
         loose = 1e-4 * torch.eye(4, device=places.device, dtype=places.dtype)
         whole = torch.einsum("bjvxk,bjvxl->bjkl", design, design) + loose
         return pose_of(torch.linalg.solve(whole, torch.einsum("bjvxk,bjvx->bjk", design, ends)))
 
 
-def _design(places: Tensor) -> Tensor:
+def design_of(places: Tensor) -> Tensor:
     """What four numbers of a pose (cos, sin, x, y) make of places: [...,2] -> [...,2,4]"""
     x, y = places.unbind(-1)
     one, zero = torch.ones_like(x), torch.zeros_like(x)

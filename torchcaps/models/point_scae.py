@@ -18,7 +18,7 @@ from torchcaps.functional import exact
 from torchcaps.layers import Capsules
 from torchcaps.losses.concrete import log_on, normal_log_prob
 from torchcaps.models.base import Bound, Output
-from torchcaps.models.constellation import PointModel, PointsConfig, placed, similar
+from torchcaps.models.constellation import PointModel, SeenConfig, placed, similar
 from torchcaps.models.registry import register
 from torchcaps.models.scae import entropy
 
@@ -27,7 +27,7 @@ NONE = -2 * math.log(10)
 
 
 @dataclass(frozen=True)
-class PointSCAEConfig(PointsConfig):
+class PointSCAEConfig(SeenConfig):
     family: ClassVar[str] = "constellation-scae"
     noise: float = 4.0
     """Width of the uniform noise on logits of presence while it learns."""
