@@ -27,11 +27,14 @@ class Column:
 
     features: tuple[str, ...] = ()
     """What a probe saw, where columns differ in that; empty: what the row says."""
+    how: str = ""
+    """How latent numbers were found, where columns differ in that; empty: in any way."""
 
     def takes(self, line: Line, features: str = "") -> bool:
         right = line["metric"] == self.metric and line["data"] in self.data
         seen = line.get("features", "") in (self.features or (features,))
-        return right and seen and self.fit in ("", line.get("fit", ""))
+        found = self.fit in ("", line.get("fit", "")) and self.how in ("", line.get("how", ""))
+        return right and seen and found
 
 
 @dataclass(frozen=True)

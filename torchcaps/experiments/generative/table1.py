@@ -77,6 +77,33 @@ add_table(
         },
     )
 )
+HOW = {
+    "encoder": "adam 0",
+    "LM 15": "levenberg 15",
+    "Adam 50": "adam 50",
+    "L-BFGS 20": "lbfgs 20",
+    "LM 10, 8 starts": "levenberg 10, 8 starts",
+}
+"""Column of free-form inference: how its lines name it."""
+add_table(
+    Table(
+        "generative",
+        "free-form",
+        "What each image's own search adds to t0, upright and turned",
+        {
+            f"{angle}, {name}": Column(
+                (turned(angle),), "free_form_accuracy", 1.0, digits=3, how=how,
+                fit="mnist train+val" if angle else "train+val",
+            )
+            for angle in (0, 45, 180)
+            for name, how in HOW.items()
+            if ("starts" in name) == (angle == 180) or name == "encoder"
+        },
+        {"one object, t0": {}},
+        sources=("table1",),
+        derived={"one object, t0": ("one object, t0", "t0")},
+    )
+)  # fmt: skip
 for row in ROWS:
     for where, (data, tested) in TESTED.items():
         made = SCAE_24 if row == "SCAE" and data == "mnist" else ROWS[row]
