@@ -3,7 +3,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from torchcaps.analysis.accuracy import Counter, confusion, exact, probabilities
+import torchcaps
+from tests.conftest import TINY_CAPSNET
+from torchcaps.analysis.accuracy import Counter, Training, confusion, exact, probabilities
 from torchcaps.analysis.measures import Taken, read_measure
 from torchcaps.data import Split
 from torchcaps.errors import TorchcapsError
@@ -61,3 +63,15 @@ def test_a_mirror_is_a_second_opinion(digits):
     assert mirrored(more) == found
     with pytest.raises(TorchcapsError, match="label"):
         mirrored(more[torch.tensor([3, 4])])
+
+
+def test_accuracy_on_training_images_is_of_those_that_training_draws():
+    data = torchcaps.data.load("multimnist:digits,copies=2")
+    model = torchcaps.create_model("capsnet", image_size=36, **TINY_CAPSNET).eval()
+    rows = torch.linspace(0, len(data.train) - 1, 40).round().long()
+    batch = data.training(rows, rows)
+    with torch.no_grad():
+        best = model(batch.images).logits.topk(2).indices.sort(1).values
+    wanted = (best == batch.labels.sort(1).values).all(1).float().mean()
+    found = Training(images=40).score(model, data, data.test)
+    assert found == {"train_accuracy": pytest.approx(float(wanted))}

@@ -5,7 +5,7 @@ import torch
 import torchcaps
 from torchcaps.analysis import compactness, draw_compactness
 from torchcaps.analysis.robustness import transformed
-from torchcaps.analysis.units import from_uniform
+from torchcaps.analysis.units import from_uniform, units
 from torchcaps.errors import TorchcapsError
 from torchcaps.layers import Capsules
 from torchcaps.models import Output
@@ -66,3 +66,11 @@ def test_without_labels_it_is_the_capsule_of_the_predicted_class():
     with torch.no_grad():
         said = model(images).logits.argmax(-1)
     assert compactness(model, images).tolist() == compactness(model, images, labels=said).tolist()
+
+
+def test_units_without_groups_are_all_scored():
+    images, labels = torch.rand(2, 1, 28, 28), torch.tensor([3, 7])
+    plain = torchcaps.create_model("convnet-r", channels=8, hidden=(8,))
+    assert torch.equal(units(plain, images, labels), plain.encode(images).capsules.flatten(1))
+    grouped = torchcaps.create_model("convnet-cr", channels=8, hidden=(8,))
+    assert torch.equal(units(grouped, images, labels)[1], grouped.encode(images).capsules[1, 7])

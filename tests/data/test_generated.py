@@ -252,3 +252,15 @@ def test_ink_boxes_are_those_of_a_loop(digits):
         rows, columns = (image[0] > 0.5 / 255).nonzero().unbind(1)
         wanted = [columns.min(), rows.min(), columns.max(), rows.max()]
         assert box.tolist() == [int(w) for w in wanted]
+
+
+def test_overlapping_digits_are_shifted_as_far_as_is_said():
+    far, near = (data.load(f"multimnist:digits,copies=1{more}") for more in (",shift=6", ""))
+    rows = torch.arange(400)
+    inks = [(one.training(rows, rows).images[:, 0] > 0.2) for one in (far, near)]
+    rims = [
+        float((ink[:, :4].any((1, 2)) | ink[:, -4:].any((1, 2))).float().mean()) for ink in inks
+    ]
+    assert rims[0] > rims[1] > 0
+    with pytest.raises(TorchcapsError, match="between 0 and 8"):
+        data.load("multimnist:digits,shift=9")

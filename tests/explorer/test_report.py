@@ -3,6 +3,7 @@
 import re
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -68,6 +69,29 @@ def test_the_page_draws_every_figure_and_says_nothing_to_the_console(width, run,
     assert page.locator("#classes td").count() >= 10
     assert not said and all(url.startswith(("file:", "data:", "blob:")) for url in asked)
     context.close()
+
+
+def test_a_view_of_ones_own_that_only_draws_is_shown_too(run, tmp_path, monkeypatch):
+    from torchcaps.analysis import views
+    from torchcaps.analysis.figure import line_plot
+
+    class Own(views.View):
+        name, title, words, place = "own", "One's own", "A line.", 5
+
+        def applies(self, model, data):
+            return ""
+
+        def compute(self, model, data):
+            return {"y": np.array([1.0, 2.0])}
+
+        def draw(self, found):
+            return line_plot({"a": ([0, 1], next(iter(found.values()))["y"])}, "x", "own label")
+
+    monkeypatch.setitem(views._VIEWS, "own", Own())
+    text = write_report([run], tmp_path / "x.html").read_text()
+    section = text[text.index('<section id="own"') :]
+    section = section[: section.index("</section>")]
+    assert "own label" in section and "<svg" in section and "data-drawing" not in section
 
 
 def test_without_scripts_matplotlib_has_drawn_it(run, browser, tmp_path):

@@ -117,6 +117,25 @@ class Accuracy(Measure):
         return accuracy(model, split)
 
 
+@register_measure("train", ("train_accuracy",))
+@dataclass
+class Training(Measure):
+    """Accuracy on training images as training sees them before any augmentation."""
+
+    single_labels = False
+    images: int = 10_000
+    """How many, evenly over the training split."""
+
+    def score(self, model: CapsuleModel, data: Dataset, split: Split) -> dict[str, float]:
+        total = len(data.train)
+        device = data.train.images.device
+        rows = torch.linspace(0, total - 1, min(self.images, total), device=device).round().long()
+        parts = [data.training(r, r) for r in rows.split(500)]
+        images = torch.cat([(p.images * 255).round().byte() for p in parts])
+        seen = Split(images, torch.cat([p.labels for p in parts]))
+        return {"train_accuracy": accuracy(model, seen)["accuracy"]}
+
+
 @register_measure("mirrored", ("mirrored_accuracy",))
 @dataclass
 class Mirrored(Measure):

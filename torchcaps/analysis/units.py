@@ -40,10 +40,12 @@ def units(model: CapsuleModel, images: Tensor, labels: Tensor) -> Tensor:
     """What a model says of each image, as one vector. images [B,C,H,W], labels [B] -> [B,E]
 
     The capsule of the image's class; where capsules are not one a class, the model's usual
-    representation.
+    representation; all units where they are not grouped by class.
     """
     output = model.encode(images)
     capsules, logits = output.capsules, output.logits
+    if capsules is not None and not getattr(model, "grouped", True):
+        return capsules.flatten(1)
     if capsules is None or logits is None or capsules.shape[:2] != logits.shape:
         return next(iter(model.representations(images).values()))
     return capsules[torch.arange(len(labels), device=labels.device), labels]

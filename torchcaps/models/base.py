@@ -124,6 +124,8 @@ class CapsuleModel(nn.Module):
     _num_features: int | None = None
     class_names: tuple[str, ...] = ()
     """Names of the classes that it was trained on, in the order of its logits, where known."""
+    grouped: bool = True
+    """Whether capsules that are as many as the classes are those of the classes."""
 
     def __init__(self):
         super().__init__()

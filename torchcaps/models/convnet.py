@@ -107,6 +107,7 @@ class ConvNetR(CapsuleModel):
         super().__init__()
         self.config = config
         self.conditional, self.squash = config.conditional, config.squash
+        self.grouped = config.conditional
         self.in_dim, self.out_dim = config.in_dim, config.out_dim
         if config.squash and not config.conditional:
             raise TorchcapsError("squash=True needs conditional=True: lengths are class scores.")

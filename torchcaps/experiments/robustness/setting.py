@@ -30,7 +30,7 @@ def on_affnist(table: str, row: str, model: str, task: Classify, **fields: Any) 
         task,
         epochs=20,
         data=DataSpec("translated:mnist"),
-        measures=("accuracy:affnist-like:mnist", "accuracy:affnist-like:mnist,shift=8"),
+        measures=("accuracy:affnist-like:mnist", "accuracy:affnist-like:mnist,shift=8", "train"),
     )
 
 
@@ -45,6 +45,7 @@ def on_multimnist(
         task,
         epochs=max(1, 20 // copies),
         data=DataSpec(f"multimnist:mnist,copies={copies}"),
+        measures=("train",),
     )
 
 

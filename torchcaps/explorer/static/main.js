@@ -359,8 +359,9 @@ function about() {
       c.mean === null ? "–" : `${c.mean.toFixed(2)}${c.std === null ? "" : ` ± ${c.std.toFixed(2)}`} (${c.n})`, c.paper_value ?? ""]);
     return make("div", { class: `side-${s.key}` },
       make("h2", {}, `${s.key.toUpperCase()}: ${m.name}`),
-      make("p", { class: "words" }, `${m.family}, ${m.parameters.toLocaleString("en")} parameters, seed ${r.seed}; ${r.device}; ${r.date.slice(0, 10)}; commit ${String(r.commit).slice(0, 8)}`),
-      make("code", {}, r.command), table(["measured", "value"], rows),
+      make("p", { class: "words" }, [`${m.family}, ${m.parameters.toLocaleString("en")} parameters`, r.command ? `seed ${r.seed}` : "no record came with it",
+        r.device, r.date.slice(0, 10), r.commit ? `commit ${String(r.commit).slice(0, 8)}` : ""].filter(Boolean).join("; ")),
+      r.command ? make("code", {}, r.command) : "", rows.length ? table(["measured", "value"], rows) : "",
       cells.length ? table(["table", "ours", "paper"], cells) : "");
   });
   $("wide").replaceChildren(...curvePanel(), make("details", { class: "panel", open: true, "data-panel": "about" },
