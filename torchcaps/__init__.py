@@ -172,6 +172,7 @@ number; rooms of one number do not import each other.
     jobs            accuracy curves in the background
     server          the page and its answers on this machine
     graphs          questions as ONNX graphs
+    stepping        free-form inference without a server: a start and a slope
     web             the page as files that need no server
 9 estimator         a classifier as scikit-learn has them
 9 cli               the command line

@@ -13,36 +13,37 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from torchcaps.errors import TorchcapsError, require
-from torchcaps.explorer.questions import QUESTIONS, Hide, Tensors, about
+from torchcaps.explorer.questions import QUESTIONS, Hide, Question, Steps, Tensors, about
+from torchcaps.explorer.stepping import Start, Step
 from torchcaps.models import CapsuleModel
 
 CLOSE = 1e-4
 """The largest difference to PyTorch that a graph may have."""
 LARGE = 256
 """Entries of a constant that is kept in the file of weights."""
-WITHOUT = ("steps",)
-"""Questions that a graph cannot answer: a search asks again and again."""
+STEPPED = (Start(), Step())
+"""What a page asks in the place of `steps`, which no single graph can answer."""
 TRIED = (1, 3, 5)
 
 
 class Asked(nn.Module):
     """A question as a module, with tensors in an order."""
 
-    def __init__(self, model: CapsuleModel, name: str):
+    def __init__(self, model: CapsuleModel, question: Question):
         super().__init__()
-        self.model, self.name = model, name
-        self.inputs = list(QUESTIONS[name].takes(model))
-        self.inputs += ["rows"] if name == "hide" else []
+        self.model, self.question = model, question
+        self.shapes = question.takes(model)
+        self.inputs = list(self.shapes) + (["rows"] if isinstance(question, Hide) else [])
         self.outputs: list[str] = []
 
     def answer(self, given: Tensors) -> Tensors:
-        question = QUESTIONS[self.name]
-        if isinstance(question, Hide):
+        if isinstance(self.question, Hide):
             hidden = given["hidden"] > 0.5
-            return question.drawn(self.model, given["image"], hidden, given["rows"])
-        return question.answer(self.model, given)
+            return self.question.drawn(self.model, given["image"], hidden, given["rows"])
+        return self.question.answer(self.model, given)
 
     def forward(self, *given: Tensor) -> tuple[Tensor, ...]:
         found = self.answer(dict(zip(self.inputs, given, strict=True)))
@@ -51,8 +52,8 @@ class Asked(nn.Module):
 
     def example(self, count: int) -> tuple[Tensor, ...]:
         """Tensors to try it with; count: of whatever may be of any number."""
-        shapes = QUESTIONS[self.name].takes(self.model)
-        made = {n: torch.rand([count if k is None else k for k in s]) for n, s in shapes.items()}
+        sizes = {n: [count if k is None else k for k in s] for n, s in self.shapes.items()}
+        made = {n: torch.rand(size) for n, size in sizes.items()}
         if "hidden" in made:
             order = torch.randperm(len(made["hidden"]))
             made["hidden"] = torch.zeros(len(order)).scatter(0, order[2 * count :], 1.0)
@@ -61,7 +62,7 @@ class Asked(nn.Module):
 
     def sizes(self) -> tuple[Any, ...]:
         """Which sizes are free."""
-        shapes = {**QUESTIONS[self.name].takes(self.model), "rows": (1, None)}
+        shapes = {**self.shapes, "rows": (1, None)}
         free = torch.export.Dim("count", min=1, max=256)
         dims = ({k: free for k, n in enumerate(shapes[name]) if n is None} for name in self.inputs)
         return tuple(found or None for found in dims)
@@ -99,10 +100,12 @@ def write_graphs(model: CapsuleModel, folder: Path) -> dict[str, dict[str, list[
     folder.mkdir(parents=True, exist_ok=True)
     model = halved(model.cpu().eval().requires_grad_(False))
     weights, made, asked = Weights(), {}, {}
-    for name in about(model)["questions"]:
-        if name in WITHOUT:
-            continue
-        asked[name] = question = Asked(model, name)
+    wanted = [QUESTIONS[name] for name in about(model)["questions"]]
+    wanted = [q for q in wanted if not isinstance(q, Steps)]
+    wanted += [q for q in STEPPED if not q.lacks(model)]
+    for one in wanted:
+        name = one.name
+        asked[name] = question = Asked(model, one)
         graph = _exported(question)
         _take_weights(onnx, graph, weights)
         onnx.save(graph, folder / f"{name}.onnx")
@@ -118,10 +121,13 @@ def _exported(question: Asked) -> Any:
     torch.manual_seed(0)
     example = question.example(3)
     question(*example)
+    module, sizes = question, (question.sizes(),)
+    if isinstance(question.question, Step):  # a slope has to be a graph before it can be exported
+        module, sizes = make_fx(question)(*example), None
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     with warnings.catch_warnings():  # of torch, about torch's own code
         warnings.simplefilter("ignore")
-        program = torch.export.export(question, example, dynamic_shapes=(question.sizes(),))
+        program = torch.export.export(module, example, dynamic_shapes=sizes)
         made = torch.onnx.export(
             program, dynamo=True, opset_version=18, verbose=False,
             input_names=question.inputs, output_names=question.outputs,

@@ -240,7 +240,7 @@ class Ranks(Question):
         }  # fmt: skip
 
 
-def _explained(model: Any, image: Tensor, layers: Any, turns: Tensor | None) -> Tensors:
+def explained(model: Any, image: Tensor, layers: Any, turns: Tensor | None) -> Tensors:
     """The drawing, its parts in colours, and who owns them."""
     bound = model.bound_of(image, layers, turns=turns)
     parts, chosen = bound.layers[0], bound.selections[0]
@@ -267,7 +267,7 @@ class Parts(Question):
     def answer(self, model: Any, given: Tensors) -> Tensors:
         image = given["image"][None]
         seen = model.look(image)
-        return _explained(model, image, model.infer(seen.views), seen.turns)
+        return explained(model, image, model.infer(seen.views), seen.turns)
 
 
 class Steps(Question):
@@ -285,7 +285,7 @@ class Steps(Question):
             coloured: list[Tensor] = []
 
             def told(layers: Any, turns: Tensor | None) -> None:
-                now = _explained(model, image, layers, turns)
+                now = explained(model, image, layers, turns)
                 drawn.append(now["drawn"])  # noqa: B023 - heard before the loop goes on
                 coloured.append(now["coloured"])  # noqa: B023
 

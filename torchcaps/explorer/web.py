@@ -59,6 +59,7 @@ def export_web(
         model = shelf.model(book.id)
         known = shelf.about(book.id)
         graphs = write_graphs(model, folder)
+        answered = {*graphs, "steps"} if "steps-next" in graphs else set(graphs)
         data = shelf.data(book.id)
         files |= {f"models/{number}/{p.name}": p.read_bytes() for p in sorted(folder.iterdir())}
         rows = torch.arange(min(SHOWN, len(data.test)))
@@ -66,8 +67,7 @@ def export_web(
         manifest.append({
             "id": book.id, "name": book.name, "recipe": book.record["recipe"]["name"],
             "data": book.data, **known, "record": book.provenance, "beside": [],
-            "graphs": graphs,
-            "questions": [name for name in known["questions"] if name in graphs],
+            "graphs": graphs, "questions": [q for q in known["questions"] if q in answered],
             "curves": _curves(model, data.test) if "scores" in known["encode"] else {},
         })  # fmt: skip
         for path in folder.iterdir():

@@ -62,6 +62,33 @@ const session = (folder, question) => keep(`${folder}/${question}`, async () => 
 
 let turn = Promise.resolve(); // one at a time: there is one thread
 
+/** Adam on an image's latent numbers, as the server's search does it: of each step the best so far. */
+async function searched(ask, image, steps = 30, rate = 0.01) {
+  const { flat, ...frame } = await ask("steps-start", { image });
+  const size = flat.data.length, mean = new Float64Array(size), square = new Float64Array(size);
+  const now = { shape: flat.shape, data: Float32Array.from(flat.data) }, curve = [], drawn = [], coloured = [];
+  let best = null;
+  for (let step = 0; step <= steps; step++) {
+    const found = await ask("steps-next", { image, flat: now, ...frame });
+    if (!best || found.height.data[0] > best.height.data[0]) best = found;
+    curve.push(best.height.data[0]);
+    drawn.push(best.drawn);
+    coloured.push(best.coloured);
+    for (let n = 0; n < size; n++) {
+      const slope = -found.slope.data[n];
+      mean[n] = 0.9 * mean[n] + 0.1 * slope;
+      square[n] = 0.999 * square[n] + 0.001 * slope * slope;
+      now.data[n] -= (rate * mean[n]) / (1 - 0.9 ** (step + 1)) / (Math.sqrt(square[n] / (1 - 0.999 ** (step + 1))) + 1e-8);
+    }
+  }
+  const stacked = (list) => {
+    const data = new Float32Array(list.length * list[0].data.length);
+    list.forEach((t, n) => data.set(t.data, n * t.data.length));
+    return { shape: [list.length, ...list[0].shape], data };
+  };
+  return { "adam.curve": { shape: [curve.length], data: Float32Array.from(curve) }, "adam.drawn": stacked(drawn), "adam.coloured": stacked(coloured) };
+}
+
 export const backend = {
   runs: async () => (await manifest()).map(({ id, name, recipe, data }) => ({ id, name, recipe, data })),
   about: async (id) => (await place(id)).model,
@@ -77,6 +104,7 @@ export const backend = {
     };
   },
   ask: async (id, question, given) => {
+    if (question === "steps") return searched((name, more) => backend.ask(id, name, more), given.image);
     const { model, folder } = await place(id);
     const made = await session(folder, question), ort = await runtime();
     const feeds = {};

@@ -168,14 +168,15 @@ export function steps(side) {
   body.append(curve, make("p", { class: "row" }, play, scrub.element), pictures);
   const draw = () => {
     if (!answer) return;
-    const series = methods.map(([key, name], n) => ({
+    const known = methods.filter(([key]) => answer[`${key}.curve`]); // a page without a server has Adam alone
+    const series = known.map(([key, name], n) => ({
       name, colour: n ? "currentColor" : side.colour, y: Array.from(answer[`${key}.curve`].data),
       x: Array.from(answer[`${key}.curve`].data, (_, k) => k),
     }));
     curve.replaceChildren(lines(series, { xlabel: "step", ylabel: "bound", whole: true, cursor: at,
       sentence: `The bound of ${side.about.name} rises from ${series[0].y[0].toFixed(1)} to ${series[0].y.at(-1).toFixed(1)} by steps of Adam.` }));
     scrub.show(at);
-    pictures.replaceChildren(picture(side.image.data, side.image.shape, "image"), ...methods.flatMap(([key, name]) => {
+    pictures.replaceChildren(picture(side.image.data, side.image.shape, "image"), ...known.flatMap(([key, name]) => {
       const frames = answer[`${key}.drawn`], hues = answer[`${key}.coloured`], n = Math.min(at, frames.shape[0] - 1);
       return [picture(per(frames, n), frames.shape.slice(1), `${name}, step ${n}`), picture(per(hues, n), hues.shape.slice(1), "its parts")];
     }));
