@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -29,9 +29,6 @@ from torchcaps.layers.turns import rotations, turned, undone
 from torchcaps.models import CapsuleModel
 from torchcaps.models.generative import Generative
 from torchcaps.models.process import Layer
-
-if TYPE_CHECKING:
-    pass
 
 
 class Refined(NamedTuple):

@@ -1,6 +1,6 @@
 """What a masked autoencoder draws of the patches that it cannot see."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,9 +10,6 @@ from torchcaps.analysis.views import Arrays, View, few, lacks, register_view
 from torchcaps.data import Dataset
 from torchcaps.layers.patches import from_patches, to_patches, visible_rows
 from torchcaps.models import CapsuleModel
-
-if TYPE_CHECKING:
-    pass
 
 
 @register_view("masked")

@@ -1,6 +1,6 @@
 """Which classes a model knows, and where it is wrong and most sure of it."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,9 +10,6 @@ from torchcaps.analysis.drawings import Bars, Matrix, Shots
 from torchcaps.analysis.views import Arrays, View, evenly, lacks, register_view
 from torchcaps.data import Dataset, Split
 from torchcaps.models import CapsuleModel
-
-if TYPE_CHECKING:
-    pass
 
 SHOWN_CLASSES, SHOWN_MISTAKES = 20, 8
 LOOKED_AT = 2000

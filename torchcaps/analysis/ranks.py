@@ -5,7 +5,6 @@ with a coupling; a sparse model has ranked it itself, with its boosts.
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -18,9 +17,6 @@ from torchcaps.data import Dataset, Split
 from torchcaps.errors import TorchcapsError
 from torchcaps.layers.sparse import ranks_of, support_of
 from torchcaps.models import CapsuleModel, Output
-
-if TYPE_CHECKING:
-    pass
 
 LOOKED_AT = 2000
 

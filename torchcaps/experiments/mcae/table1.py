@@ -66,8 +66,7 @@ def beside(table: str, row: str, column: str, data: str = "") -> Recipe:
 
 def short(row: str) -> str:
     """A row as part of a recipe's name."""
-    names = {"ResNet-18": "resnet18-timm", "ResNet-18, small images": "resnet18"}
-    return names.get(row, {"ViT-S": "vit-small"}.get(row, row.lower()))
+    return row.lower() if row in ("DR", "EM", "VB") else OTHERS[row]
 
 
 for column, printed in PAPER.items():
