@@ -38,8 +38,8 @@ def test_the_distance_is_that_of_scipy():
 def test_drawn_digits_lie_as_others_drawn_so_and_not_as_those_within_8_px(capsys):
     fit, again, near = (
         torchcaps.data.load(name, seed=seed).test
-        for name, seed in (("affnist-like:digits,copies=2", 0), ("affnist-like:digits,copies=2", 1),
-                           ("affnist-like:digits,copies=2,shift=8", 0))
+        for name, seed in (("affnist-like:digits,copies=4", 0), ("affnist-like:digits,copies=4", 1),
+                           ("affnist-like:digits,copies=4,shift=8", 0))
     )  # fmt: skip
     assert all(c.alike for c in compare_ink(fit, again).values())
     found = compare_ink(fit, near)
@@ -49,8 +49,8 @@ def test_drawn_digits_lie_as_others_drawn_so_and_not_as_those_within_8_px(capsys
             [
                 "data",
                 "compare",
-                "affnist-like:digits,copies=2",
-                "affnist-like:digits,copies=2,shift=8",
+                "affnist-like:digits,copies=4",
+                "affnist-like:digits,copies=4,shift=8",
             ]
         )
         == 0

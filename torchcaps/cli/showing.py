@@ -217,8 +217,7 @@ def data(
     torchcaps data compare affnist affnist-like:mnist
 
     Args:
-        action: get: download what is missing; check: read it all and verify; show: draw a sheet;
-            compare: whether the ink of two sets' test images lies alike.
+        action: Whether to get what is missing, check it all, show a sheet, or compare where ink lies.
         name: A data set, from `torchcaps list data`.
         other: The data set beside it, for compare.
         data_root: The folder of the data sets; default: the platform's cache folder.
