@@ -24,7 +24,7 @@ from torchcaps.train.run import Run
 from torchcaps.train.tasks import Classify
 from torchcaps.train.training import Training
 
-MUTATIONS = int(os.environ.get("TORCHCAPS_ATTACK", "24"))
+MUTATIONS = int(os.environ.get("TORCHCAPS_ATTACK", "12"))
 """Damaged runs that are tried; more of them on demand."""
 
 

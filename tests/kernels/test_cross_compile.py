@@ -136,7 +136,13 @@ def _compile(part, score, shape, capability, half):
 
 
 def compile_all(capability):
-    jobs = [(*job, capability, half) for job in JOBS for half in (False, True)]
+    both = "TORCHCAPS_ATTACK" in os.environ  # else each in one precision, by turns
+    jobs = [
+        (*job, capability, half)
+        for n, job in enumerate(JOBS)
+        for half in (False, True)
+        if both or half == bool(n % 2)
+    ]
     limit = 232_448 if capability == 90 else 166_912
     with ThreadPoolExecutor(min(2, os.cpu_count() or 1)) as pool:
         for job, built in zip(jobs, pool.map(lambda j: _compile(*j), jobs), strict=True):

@@ -217,7 +217,7 @@ def data(
     torchcaps data compare affnist affnist-like:mnist
 
     Args:
-        action: Whether to get what is missing, check it all, show a sheet, or compare where ink lies.
+        action: Whether it fetches what is missing, checks it all, draws a sheet or compares ink.
         name: A data set, from `torchcaps list data`.
         other: The data set beside it, for compare.
         data_root: The folder of the data sets; default: the platform's cache folder.
