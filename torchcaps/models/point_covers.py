@@ -63,7 +63,7 @@ class PointCovers(PointModel):
         self.prior = nn.Parameter(torch.tensor(c.presence).logit())
 
     def law(self, size: int) -> Law:
-        """That of all subsets of so many votes, in float64 as long as matrices are small."""
+        """The densities of all subsets of so many votes, in float64 while matrices are small."""
         c = self.options
         chosen = torch.tensor(list(combinations(range(c.votes), size)), device=self.places.device)
         design = design_of(self.places[:, chosen].double()).flatten(2, 3)
