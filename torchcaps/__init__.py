@@ -32,7 +32,7 @@ number; rooms of one number do not import each other.
     mix             CutMix
     ink             where the ink lies, and whether two sets have it alike
     loader          training batches as a function of the step
-1 kernels           the fused routing step on a GPU; imports torch and triton only
+1 kernels           what a GPU does in one step; imports torch and triton only
     ops             the step as an operator that torch knows
     combine         the sum of shared votes as an operator
     attention       scores linear in the vote: no vote is formed
@@ -42,10 +42,15 @@ number; rooms of one number do not import each other.
     tiles           orders of a tile's columns
     shape           sizes of a step, and what all launches derive from them
     launch_attention, launch_shares, launch_votes
+    templates       templates where affine maps place them
+    place           that as an operator
+    smo             support vector machines of all pairs of classes
+    launch_smo      their kernel matrix, and the launch
+    available       whether kernels can run here
 1 losses            functions of tensors; never import a model
     classification, reconstruction
     concrete        presences as logits: densities and divergences
-1 probes            simple learners on frozen features: fit, predict, score
+2 probes            simple learners on frozen features: fit, predict, score
     knn, linear, logistic, svm, kmeans
 2 routing           poses and weights in, parents out
     step            one fused step, or a reference a few rows at a time

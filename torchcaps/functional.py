@@ -1,6 +1,7 @@
 """Pure tensor functions: squash, safe norm, affine maps and warps, counter-based random draws."""
 
 import math
+from functools import reduce
 
 import torch
 from torch import Tensor
@@ -91,6 +92,14 @@ def inverse_3x3(m: Tensor) -> Tensor:
     columns = [torch.linalg.cross(b, c), torch.linalg.cross(c, a), torch.linalg.cross(a, b)]
     det = (a * columns[0]).sum(-1)
     return torch.stack(columns, -1) / det[..., None, None]
+
+
+def small_product(a: Tensor, b: Tensor) -> Tensor:
+    """The product of small matrices, written out: a matrix library takes many times as long for
+    thousands of them, and a compiler fuses this. [...,P,Q], [...,Q,R] -> [...,P,R]
+    """
+    terms = (a[..., :, q, None] * b[..., None, q, :] for q in range(a.shape[-1]))
+    return reduce(torch.add, terms)
 
 
 def translate(images: Tensor, shift: Tensor, size: tuple[int, int] | None = None) -> Tensor:

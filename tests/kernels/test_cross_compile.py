@@ -19,6 +19,8 @@ from torchcaps.kernels import (  # noqa: E402
     launch_shares,
     launch_votes,
     shares,
+    smo,
+    templates,
     votes,
 )
 from torchcaps.kernels.shape import Shape  # noqa: E402
@@ -55,15 +57,27 @@ JOBS = [
         for shape in (POINTWISE, GLOBAL, WIDE[1])
     ),
     *((part, "dot", wide) for part in ("gather", "backward") for wide in WIDE),
+    ("place", "templates", {"BP": 256}),
+    ("place_backward", "templates", {"BP": 128, "BS": 16, "BLOCKS": 13}),
+    ("smo", "pairs", {"CHUNKS": 4, "BLOCK": 4096, "num_warps": 16, "num_stages": 1}),
 ]
 
 
+OTHERS = {
+    "ranges": "*i32", "steps": "*i32", "alpha": "*fp64", "slope": "*fp64", "c": "fp32",
+    "tolerance": "fp32",
+}  # fmt: skip
 HALF = ("poses", "weight", "shares", "d_poses", "d_shares", "grad")
 
 
 def _options(part, score, shape):
     poses = torch.empty(1)
     weighted = score in ("linear", "gauss")
+    if score == "pairs":
+        return smo.smo, dict(shape)
+    if score == "templates":
+        sizes = {"I": 16, "C": 2, "S": 12, "SIDE": 40, "num_warps": 4, "num_stages": 3}
+        return getattr(templates, part), {**sizes, **shape}
     if score == "shares":
         weight = torch.empty(shape.transforms, shape.parents, shape.in_dim, shape.out_dim)
         options = launch_shares.options(part, torch.empty(1, shape.children, shape.in_dim), weight)
@@ -107,8 +121,9 @@ def _absent(name, score):
 def _compile(part, score, shape, capability, half):
     kernel, options = _options(part, score, shape)
     warps, stages = options.pop("num_warps"), options.pop("num_stages")
-    options["P"] = "tf32"
-    if half:
+    if "P" in kernel.arg_names:
+        options["P"] = "tf32"
+    if half and "CAST" in kernel.arg_names:
         options["CAST"] = triton.language.bfloat16
     signature, constants = {}, dict(options)
     for name in kernel.arg_names:
@@ -118,10 +133,13 @@ def _compile(part, score, shape, capability, half):
             signature[name], constants[name] = "constexpr", None
         elif name.endswith("_stride"):
             signature[name] = "i64"
-        elif name == "rows" or name.endswith("_slots"):
+        elif name in ("rows", "points", "most") or name.endswith("_slots"):
             signature[name] = "i32"
+        elif name in OTHERS:
+            signature[name] = OTHERS[name]
         else:
-            signature[name] = "*bf16" if half and name in HALF else "*fp32"
+            halved = half and name in HALF and isinstance(shape, Shape)
+            signature[name] = "*bf16" if halved else "*fp32"
     # as the launcher finds them: it knows of every tensor that it starts at a multiple of 16 bytes
     aligned = {
         (n,): [["tt.divisibility", 16]]

@@ -1,11 +1,13 @@
 import pytest
 import torch
+from torch.nn import functional as F
 
 from torchcaps.errors import TorchcapsError
 from torchcaps.functional import squash
 from torchcaps.layers import ConvCaps, DenseCaps, MLPDecoder, PointwiseCaps, PrimaryCaps
 from torchcaps.layers.classes import ClassCaps
 from torchcaps.layers.routers import make_router, routers
+from torchcaps.layers.stem import by_windows
 from torchcaps.routing.self import EPS
 
 
@@ -119,3 +121,18 @@ def test_what_makes_no_sense_is_said_at_once():
         DenseCaps(4, 4, 2, 4, routing="em")(torch.randn(1, 4, 4))
     with pytest.raises(TorchcapsError, match="need a grid"):
         DenseCaps(4, 4, 2, 4, coordinates=True)(torch.randn(1, 4, 4))
+
+
+@pytest.mark.parametrize("stride", [1, 2, 3])
+def test_a_convolution_by_windows_is_one(stride):
+    images, weight, bias = (
+        torch.randn(*shape).double().requires_grad_()
+        for shape in ((2, 3, 11, 13), (7, 3, 5, 5), (7,))
+    )
+    found = by_windows(images, weight, bias, stride)
+    wanted = F.conv2d(images, weight, bias, stride)
+    torch.testing.assert_close(found, wanted)
+    assert found.is_contiguous(memory_format=torch.channels_last)
+    upstream = torch.randn_like(wanted)
+    both = [torch.autograd.grad(t, (images, weight, bias), upstream) for t in (found, wanted)]
+    torch.testing.assert_close(*both)

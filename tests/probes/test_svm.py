@@ -8,6 +8,8 @@ from sklearn.svm import SVC
 from torchcaps.errors import TorchcapsError
 from torchcaps.probes import SVM, KMeans
 
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
 
 def blobs(n=240, classes=4, spread=1.0):
     generator = torch.Generator().manual_seed(0)
@@ -16,10 +18,15 @@ def blobs(n=240, classes=4, spread=1.0):
     return centres[labels] + spread * torch.randn(n, 5, generator=generator), labels
 
 
+@pytest.mark.parametrize("impl", ["scikit-learn", "triton"])
 @pytest.mark.parametrize("gamma", [0.1, 0.0])
-def test_it_is_scikit_learns(gamma):
+def test_it_is_scikit_learns(gamma, impl):
+    """Without a GPU the kernel runs in Triton's interpreter."""
+    if impl == "triton":
+        pytest.importorskip("triton")
     x, y = blobs(spread=2.0)
-    ours = SVM(c=10.0, gamma=gamma, jobs=1).fit(x[:180], y[:180])
+    made = SVM(c=10.0, gamma=gamma, jobs=1, impl=impl)
+    ours = made.fit(x[:180].to(DEVICE), y[:180].to(DEVICE)).to("cpu", torch.float64)
     theirs = SVC(C=10.0, gamma=gamma or "scale", decision_function_shape="ovo")
     theirs.fit(x[:180].numpy(), y[:180].numpy())
     assert (ours.predict(x[180:]).numpy() == theirs.predict(x[180:].numpy())).all()
@@ -28,6 +35,19 @@ def test_it_is_scikit_learns(gamma):
     assert ours.score(x[180:], y[180:]) == pytest.approx(
         theirs.score(x[180:].numpy(), y[180:].numpy())
     )
+
+
+def test_machines_of_classes_that_a_line_parts():
+    """Every coefficient may lie at a bound, and the intercept is the middle then."""
+    pytest.importorskip("triton")
+    x = torch.tensor([[0.0], [0.1], [3.0], [3.1]])
+    y = torch.tensor([0, 0, 1, 1])
+    for c in (0.01, 100.0):
+        both = [
+            SVM(c=c, gamma=0.5, jobs=1, impl=impl).fit(x.to(DEVICE), y.to(DEVICE)).to("cpu")
+            for impl in ("scikit-learn", "triton")
+        ]
+        torch.testing.assert_close(*(m.decide(x) for m in both), atol=2e-3, rtol=1e-3)
 
 
 def test_pairs_are_fitted_in_processes_and_told():

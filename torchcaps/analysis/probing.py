@@ -214,7 +214,8 @@ class SVMProbe(Probe):
     """Processes that fit; 0: as many as there are processors."""
 
     def learner(self) -> SVM:
-        return SVM(self.c, self.gamma, self.jobs, partial(self.tell, "pairs of classes"))
+        told = partial(self.tell, "pairs of classes")
+        return SVM(self.c, self.gamma, self.jobs, progress=told)
 
     def score(self, model: CapsuleModel, data: Dataset, split: Split) -> dict[str, float]:
         self.learned.to(split.images.device)

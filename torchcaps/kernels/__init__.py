@@ -1,1 +1,1 @@
-"""GPU kernels. `ops` registers them with torch; `step` holds the Triton code and needs Triton."""
+"""GPU kernels. `ops`, `combine` and `place` register them with torch; the others need Triton."""

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from torchcaps.functional import inverse_3x3
+from torchcaps.functional import inverse_3x3, small_product
 from torchcaps.layers.templates import compose
 from torchcaps.losses.concrete import concrete_log_prob, log_off, log_on, normal_log_prob
 
@@ -123,10 +123,11 @@ class Arrangement(nn.Module):
         last = self.place.new_tensor([0.0, 0.0, 1.0]).expand(*self.place.shape[:2], 1, 3)
         places = torch.cat([self.place, last], -2)
         weight = shares / self.std[:, 1:].square()
-        whole = torch.einsum("bij,ijpr->bjpr", weight, places @ places.mT)
-        aim = torch.einsum("bij,bipq,ijrq->bjpr", weight, parts, places)
+        weight = weight[..., None, None]
+        whole = (weight * small_product(places, places.mT)).sum(1)
+        aim = (weight * small_product(parts[:, :, None], places.mT)).sum(1)
         prior = torch.eye(3, device=parts.device, dtype=parts.dtype) / pose_std**2
-        return (aim + prior[:2]) @ inverse_3x3(whole + prior)
+        return small_product(aim + prior[:2], inverse_3x3(whole + prior))
 
     def _placed(self, logits: Tensor, parts: Tensor, means: Tensor) -> Tensor:
         std = self.std[..., None, None]

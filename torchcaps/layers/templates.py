@@ -4,13 +4,19 @@
     opacity a_i        presence_i times the template's own, at each pixel
     image              sum_i a_i colour_i prod_{m>i} (1 - a_m): later parts on top, black below all
 
-Sampling is bilinear, written with hat functions and products, so that gradients need no atomics and
-any exporter knows the operations; outside a template there is nothing.
+Sampling is bilinear; outside a template there is nothing. On a GPU a kernel does it
+(`kernels/templates.py`), elsewhere hat functions and products, which every exporter knows.
 """
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from torchcaps.errors import TorchcapsError
+from torchcaps.functional import small_product
+from torchcaps.kernels import place as place  # registers the operator
+from torchcaps.kernels.available import why_no_kernel
+from torchcaps.routing import Impl
 
 SMALLEST = 1e-2
 """A determinant's size is at least this when a pose is inverted."""
@@ -18,9 +24,7 @@ SMALLEST = 1e-2
 
 def compose(outer: Tensor, inner: Tensor) -> Tensor:
     """Affine maps one after the other, inner first. [...,2,3] x [...,2,3] -> [...,2,3]"""
-    linear = outer[..., :2] @ inner[..., :2]
-    shift = outer[..., :2] @ inner[..., 2:] + outer[..., 2:]
-    return torch.cat([linear, shift], -1)
+    return small_product(outer[..., :2], inner) + F.pad(outer[..., 2:], (2, 0))
 
 
 def inverse(poses: Tensor) -> Tensor:
@@ -46,8 +50,24 @@ def canvas(side: int, like: Tensor) -> tuple[Tensor, Tensor]:
     return line.repeat(side), line.repeat_interleave(side)
 
 
-def warped(templates: Tensor, poses: Tensor, side: int) -> Tensor:
+def _why_not(templates: Tensor, poses: Tensor) -> str:
+    """Why the kernel cannot serve these tensors; empty where it can."""
+    if reason := why_no_kernel(poses.device):
+        return reason
+    if (templates.dtype, poses.dtype) != (torch.float32, torch.float32):
+        return f"templates of {templates.dtype} and poses of {poses.dtype} are not float32"
+    if templates.shape[-1] > place.LARGEST:
+        return f"a template has more than {place.LARGEST} rows"
+    return ""
+
+
+def warped(templates: Tensor, poses: Tensor, side: int, *, impl: Impl = "auto") -> Tensor:
     """Templates where their poses put them. [I,C,S,S], [B,I,2,3] -> [B,I,C,side,side]"""
+    reason = _why_not(templates, poses)
+    if reason and impl == "triton":
+        raise TorchcapsError(f"impl='triton': {reason}.")
+    if impl == "triton" or (impl == "auto" and poses.device.type == "cuda" and not reason):
+        return torch.ops.torchcaps.place(templates, inverse(poses), side)
     x, y = canvas(side, poses)
     back = inverse(poses)[..., None, :]  # [B,I,2,1,3]
     u, v = (back[..., n, :, 0] * x + back[..., n, :, 1] * y + back[..., n, :, 2] for n in (0, 1))

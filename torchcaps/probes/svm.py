@@ -1,20 +1,21 @@
-"""A support vector machine with an RBF kernel, fitted pair by pair in parallel processes.
+"""A support vector machine with an RBF kernel, its pairs of classes fitted side by side.
 
-Classes are told apart two by two, as libsvm does it, so the pairs can be fitted side by side; their
-machines are scikit-learn's. Decisions are computed here, in torch: on any device, and with a
-gradient with respect to the features.
+Classes are told apart two by two, as libsvm does it: by scikit-learn in parallel processes, or on a
+GPU, where the kernel matrix fits, by the same steps (`kernels/smo.py`) in seconds. Decisions are
+computed here, in torch: on any device, and with a gradient with respect to the features.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import combinations
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from torchcaps.errors import TorchcapsError
+from torchcaps.kernels.available import why_no_kernel
 
 
 def _fit_pair(x: np.ndarray, y: np.ndarray, c: float, gamma: float) -> tuple[Any, ...]:
@@ -36,6 +37,7 @@ class SVM:
     c: float = 100.0
     gamma: float = 0.1
     jobs: int = 0
+    impl: Literal["auto", "scikit-learn", "triton"] = "auto"
     progress: Callable[[int, int], None] | None = None
     """Called with the pairs that are fitted and how many there are."""
     vectors: Tensor = field(default_factory=lambda: torch.empty(0), repr=False)
@@ -49,35 +51,54 @@ class SVM:
 
     def fit(self, features: Tensor, labels: Tensor) -> "SVM":
         """features [N,D], labels [N]"""
-        from joblib import Parallel, delayed
-
-        x, y = features.cpu().double().numpy(), labels.cpu().numpy()
-        classes = np.unique(y)
+        classes = labels.unique().tolist()
         if len(classes) < 2:
             raise TorchcapsError("A support vector machine needs at least two classes.")
-        self.gamma = self.gamma or float(1 / (x.shape[1] * max(x.var(), 1e-12)))
-        self.num_classes = int(classes.max()) + 1
-        pairs = list(combinations(classes.tolist(), 2))
+        x = features.double()
+        self.gamma = self.gamma or float(1 / (x.shape[1] * x.var(correction=0).clamp(min=1e-12)))
+        self.num_classes = int(classes[-1]) + 1
+        self.pairs = torch.tensor(list(combinations(classes, 2)))
+        fit = self._fit_on_device if self._fits_on_device(x) else self._fit_in_processes
+        weights, self.intercepts = fit(x, labels)
+        used = weights.any(1)
+        self.vectors, self.weights = x[used], weights[used]
+        self.pairs = self.pairs.to(x.device)
+        return self
+
+    def _fits_on_device(self, x: Tensor) -> bool:
+        if self.impl == "triton":
+            return True
+        if self.impl != "auto" or x.device.type != "cuda" or why_no_kernel(x.device):
+            return False
+        from torchcaps.kernels.launch_smo import needed
+
+        return needed(len(x)) < torch.cuda.mem_get_info(x.device)[0]
+
+    def _fit_on_device(self, x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        from torchcaps.kernels.launch_smo import fit_pairs  # needs Triton
+
+        found = fit_pairs(x, labels, self.pairs.to(x.device), self.c, self.gamma)
+        if self.progress:
+            self.progress(len(self.pairs), len(self.pairs))
+        return found
+
+    def _fit_in_processes(self, x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        from joblib import Parallel, delayed
+
+        points, y = x.cpu().numpy(), labels.cpu().numpy()
+        pairs = self.pairs.tolist()
         rows = [np.flatnonzero((y == a) | (y == b)) for a, b in pairs]
         jobs = (
-            delayed(_fit_pair)(x[r], (y[r] == b).astype(int), self.c, self.gamma)
+            delayed(_fit_pair)(points[r], (y[r] == b).astype(int), self.c, self.gamma)
             for r, (_, b) in zip(rows, pairs, strict=True)
         )
-        found: list[Any] = []
-        for done in Parallel(n_jobs=self.jobs or -1, return_as="generator")(jobs):
-            found.append(done)
+        weights, intercepts = np.zeros((len(points), len(pairs))), np.zeros(len(pairs))
+        solved: Any = Parallel(n_jobs=self.jobs or -1, return_as="generator")(jobs)
+        for p, (support, coefficients, intercept) in enumerate(solved):
+            weights[rows[p][support], p], intercepts[p] = coefficients, intercept
             if self.progress:
-                self.progress(len(found), len(pairs))
-        used = np.unique(np.concatenate([r[f[0]] for r, f in zip(rows, found, strict=True)]))
-        place = np.zeros(len(x), dtype=int)
-        place[used] = np.arange(len(used))
-        weights = np.zeros((len(used), len(pairs)))
-        for p, (r, (support, coefficients, _)) in enumerate(zip(rows, found, strict=True)):
-            weights[place[r[support]], p] = coefficients
-        self.vectors, self.weights = torch.from_numpy(x[used]), torch.from_numpy(weights)
-        self.intercepts = torch.tensor([f[2] for f in found], dtype=torch.float64)
-        self.pairs = torch.tensor(pairs)
-        return self
+                self.progress(p + 1, len(pairs))
+        return torch.from_numpy(weights).to(x.device), torch.from_numpy(intercepts).to(x.device)
 
     def to(self, device: torch.device | str, dtype: torch.dtype = torch.float32) -> "SVM":
         """The fitted machine on a device."""

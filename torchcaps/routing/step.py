@@ -5,8 +5,6 @@ up. `FusedStep` binds what does not change (poses, transforms, window) and leave
 state to autograd; `by_rows` runs a reference on windows, a few rows at a time.
 """
 
-import importlib.util
-import os
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 
@@ -17,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from torchcaps.errors import TorchcapsError
 from torchcaps.kernels import ops as ops  # registers the operators
+from torchcaps.kernels.available import why_no_kernel
 from torchcaps.routing.window import Window, check_sizes, unfold
 
 Impl = Literal["auto", "reference", "triton"]
@@ -24,16 +23,11 @@ Impl = Literal["auto", "reference", "triton"]
 MEMORY_BUDGET = 1 << 30
 """Bytes of votes that a reference may hold at a time, unless the caller says otherwise."""
 
-_HAS_TRITON = importlib.util.find_spec("triton") is not None
-_INTERPRETED = os.environ.get("TRITON_INTERPRET", "0") not in ("0", "")  # Triton's own switch
-
 
 def _why_not(poses: Tensor, weight: Tensor, window: Window) -> str:
     """Why the kernels cannot serve these tensors; empty where they can."""
-    if not _HAS_TRITON:
-        return "Triton is not installed"
-    if poses.device.type != "cuda" and not _INTERPRETED:
-        return f"the poses are on {poses.device.type}, and Triton needs a GPU"
+    if reason := why_no_kernel(poses.device):
+        return reason
     if torch.float64 in (poses.dtype, weight.dtype):
         return "the kernels compute in float32, and these tensors are float64"
     if not poses.shape[0]:
