@@ -102,13 +102,19 @@ def recorder(
     return done
 
 
-def unsupervised(doc: str | None) -> tuple[str, int, Callable[[dict[str, Any]], None]]:
-    """What a benchmark of 40x40 images without labels begins with: device, batch, recorder."""
+def unsupervised(
+    doc: str | None, models: list[str]
+) -> tuple[str, int, Callable[[dict[str, Any]], None], list[str]]:
+    """What a benchmark of 40x40 images without labels begins with: device, batch, recorder, and
+    which of its models are asked for.
+    """
     parser = arguments(doc)
+    parser.add_argument("models", nargs="*", default=models, help=", ".join(models))
     parser.add_argument("--batch", type=int, default=128)
     options = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    return device, options.batch if device == "cuda" else 2, recorder(options, device)
+    batch = options.batch if device == "cuda" else 2
+    return device, batch, recorder(options, device), options.models
 
 
 def training_step(task: Any, batch: int, device: str, fast: bool) -> Callable[[], None]:

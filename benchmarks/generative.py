@@ -1,9 +1,10 @@
 """A training step of generative capsules on 40x40: encoder, bound, backward, Adam.
 
-    python benchmarks/generative.py [--batch 128] [--record]
+    python benchmarks/generative.py [MODEL …] [--batch 128] [--record]
 
-bf16 in the encoder, compiled, one CUDA graph: the paper's network, and the VAE beside it; the same
-in eager PyTorch. On a CPU: batch 2, to see it run.
+bf16 in the encoder, compiled, one CUDA graph: the paper's network, that of `generative/best` with
+eight frames, the stacked capsule autoencoder and the VAE beside them; the first in eager PyTorch.
+On a CPU: batch 2, to see it run.
 """
 
 from typing import Any
@@ -20,7 +21,8 @@ PUBLIC = 66.6
 JOBS: dict[str, tuple[str, dict[str, Any], bool]] = {
     "generative": ("generative", {}, True),
     "generative, full posterior": ("generative", {"posterior": "full"}, True),
-    "generative-one": ("generative-one", {}, True),
+    "generative-framed": ("generative-framed", {}, True),
+    "scae": ("scae", {}, True),
     "vae": ("vae", {}, True),
     "generative, eager": ("generative", {}, False),
 }
@@ -34,15 +36,16 @@ def make(name: str, fields: dict[str, Any], device: str) -> Any:
 
 
 def main() -> None:
-    device, batch, done = unsupervised(__doc__)
-    for name, (model, fields, fast) in JOBS.items():
+    device, batch, done, chosen = unsupervised(__doc__, list(JOBS))
+    for name in chosen:
+        model, fields, fast = JOBS[name]
         clear()
         bf16 = fast and device == "cuda"
         ms, peak = timed(training_step(make(model, fields, device), batch, device, bf16))
         row = {"op": f"training step, {name}", "shape": f"{batch}x1x40x40",
                "impl": "ours" if fast else "eager", "dtype": "bf16" if bf16 else "tf32",
                "ms": round(ms, 3), "peak_mb": round(peak, 1)}  # fmt: skip
-        if bf16 and model == "generative":
+        if bf16 and model in ("generative", "scae"):
             row["ratio_public"] = round(PUBLIC / ms, 1)
         done(row)
 

@@ -119,6 +119,8 @@ number; rooms of one number do not import each other.
     masked          what is drawn of patches that were not seen
     routing         where each parent's input comes from
     ranks           which capsules an image calls on
+    angles          images seen from several angles, of which one is believed
+    evidence        the evidence bound, by draws
     presence        what presences of parts and objects carry
     parts           parts of a generative model in the colours of their objects
     free_form       latent numbers of each image by themselves
@@ -158,7 +160,7 @@ number; rooms of one number do not import each other.
     chain           pretraining before a recipe that needs it
     reproduce       the runs that a paper's tables still lack
     robustness      Capsule Network is Not More Robust than Convolutional Network
-        setting, best, table1, table2, table3, table4, table5
+        setting, best, table1, table2, table3, table4, table5, turned
     inverted        Capsules with Inverted Dot-Product Attention Routing
         setting, table1, figure4, figure5
     mcae            Masked Capsule Autoencoders
@@ -166,7 +168,7 @@ number; rooms of one number do not import each other.
     sparse          Sparse Unsupervised Capsules Generalize Better
         setting, table1, best, depth, elsewhere
     generative      Capsule Networks: A Generative Probabilistic Perspective
-        setting, table1, figure4, best, constellations
+        setting, table1, figure4, best, constellations, posterior
 8 explorer          what one looks at in a browser
     report          one HTML file about runs
     files           files of the page

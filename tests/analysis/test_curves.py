@@ -33,3 +33,19 @@ def test_one_epoch_is_a_point_with_whole_ticks():
         assert axes.lines[0].get_marker() == "o"
         low, high = axes.get_xlim()
         assert all(tick == int(tick) for tick in axes.get_xticks() if low <= tick <= high)
+
+
+def test_one_figure_of_a_report_is_a_command(tiny_recipe, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for seed, name in enumerate("ab"):
+        start(replace(tiny_recipe, epochs=1, seed=seed), tmp_path / name)
+    assert main(["draw", "support", "a", "b", "--out", "f/3.png"]) == 0  # both in one
+    assert main(["draw", "mistakes", "a", "b"]) == 0
+    assert {p.name for p in tmp_path.rglob("*.png") if p.parent.name in ("f", tmp_path.name)} == {
+        "3.png", "mistakes-a.png", "mistakes-b.png",
+    }  # fmt: skip
+    assert main(["draw", "parts", "a"]) == 1
+    assert main(["draw", "suport", "a"]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "a: there is no parts to see. It has no parts that are drawn." in said
+    assert "Did you mean 'support'?" in said

@@ -4,7 +4,9 @@ Numbers by name are in `measures`, pictures by name in `views`; importing this p
 """
 
 from torchcaps.analysis import (
+    angles,
     equivariance,
+    evidence,
     free_form,
     masked,
     parts,
@@ -33,6 +35,7 @@ from torchcaps.analysis.views import get_view, register_view
 __all__ = [
     "accuracy_under",
     "accuracy_under_attack",
+    "angles",
     "attacked",
     "by_class",
     "calibration_error",
@@ -46,6 +49,7 @@ __all__ = [
     "draw_reliability",
     "draw_traversal",
     "equivariance",
+    "evidence",
     "get_view",
     "free_form",
     "masked",

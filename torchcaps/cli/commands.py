@@ -21,6 +21,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "export": using.export,
     "explore": exploring.explore,
     "report": showing.report,
+    "draw": showing.draw,
     "tour": showing.tour,
     "traverse": showing.traverse,
     "sample": showing.sample,

@@ -2,7 +2,7 @@
 
 from torchcaps.cli.catalog import read
 
-RUNS = "resume eval measure predict embed export sample report record curves traverse".split()
+RUNS = "resume eval measure predict embed export sample report draw record curves traverse".split()
 """Commands whose words are files and folders."""
 KINDS = "all models data recipes tasks routings measures runs"
 _SCRIPT = """\

@@ -110,6 +110,53 @@ def traverse(
     console.print(f"wrote {out}")
 
 
+def draw(
+    view: Annotated[str, Positional, arg(metavar="VIEW")],
+    runs: Runs,
+    /,
+    out: MaybeFile = None,
+    data_root: Folder = None,
+) -> None:
+    """Draw one figure of a report for runs: support by rank, ranks, parts, routing, mistakes …
+
+    Example: torchcaps draw support runs/sparse-table1-sparse-s0 runs/sparse-table1-dense-s0
+
+    Args:
+        view: The figure, by its name in a report's folder.
+        runs: Folders of runs, in one figure where the view takes several.
+        out: The file; default: VIEW.png. Each run that has a figure of its own adds its name.
+        data_root: The folder of the data sets.
+    """
+    import torchcaps.analysis  # noqa: F401  registers the views
+    from torchcaps.analysis.figure import save_figure
+    from torchcaps.analysis.views import get_view
+    from torchcaps.train.load import data_of, load
+    from torchcaps.train.record import best_device
+    from torchcaps.train.run import by_name
+
+    chosen, device = get_view(view), best_device()
+    if not runs:
+        raise Misused(f"Name at least one run: torchcaps draw {view} runs/demo/capsnet.")
+    found = {}
+    for name, run in by_name(runs).items():
+        model = load(run.folder).to(device)
+        data = data_of(run.recipe().data, data_root).to(device)
+        if reason := chosen.applies(model, data):
+            raise TorchcapsError(f"{run.folder}: there is no {view} to see. {reason}")
+        found[run.folder.name, name] = chosen.compute(model, data)
+    out = out or Path(f"{view}.png")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    figures = {out: {name: arrays for (_, name), arrays in found.items()}}
+    if not chosen.together and len(found) > 1:
+        figures = {
+            out.with_stem(f"{out.stem}-{folder}"): {name: arrays}
+            for (folder, name), arrays in found.items()
+        }
+    for path, arrays in figures.items():
+        save_figure(chosen.draw(arrays), path, dpi=150)
+        console.print(f"wrote {path}")
+
+
 def sample(run: OneRun, /, count: int = 16, seed: int = 0, out: File = Path("sample.png")) -> None:
     """Draw images that a generative model makes up, and their parts in the colours of objects.
 

@@ -66,6 +66,10 @@ class ConvStack(nn.Sequential):
         return super().forward(input)
 
 
+MODERN_STRIDES = (1, 1, 2, 1, 2, 1, 1)
+"""Those of ConvNet-Modern: a quarter of the image's side is left."""
+
+
 class NormStack(nn.Sequential):
     """3x3 convolutions, each with BatchNorm and GELU. images [B,C,H,W] -> features [B,C',H',W']"""
 

@@ -21,11 +21,12 @@ from torchcaps.layers import (
     DenseCaps,
     MLPDecoder,
     Normalise,
+    NormStack,
     PrimaryCaps,
     ResNetStack,
     make_router,
 )
-from torchcaps.layers.stem import conv_out
+from torchcaps.layers.stem import MODERN_STRIDES, conv_out
 from torchcaps.models.base import CapsuleModel, ModelConfig, Output, mask_capsules
 from torchcaps.models.registry import register
 
@@ -34,12 +35,13 @@ from torchcaps.models.registry import register
 class CapsNetConfig(ModelConfig):
     family: ClassVar[str] = "capsnet"
     oblong: ClassVar[bool] = True
-    backbone: Literal["conv", "resnet"] = "conv"
-    """One convolution, or the residual blocks of `inverted`; then primary capsules at stride 1."""
+    backbone: Literal["conv", "resnet", "norm"] = "conv"
+    """One convolution; or the residual blocks of `inverted`, or the seven 3x3 convolutions with
+    BatchNorm of ConvNet-Modern: then primary capsules at stride 1."""
     channels: int = 256
-    """Channels of the first convolution."""
+    """Channels of the first convolution; of seven, of the last three."""
     kernel_size: int = 9
-    """Side of the kernels of both convolutions."""
+    """Side of the kernels: of both convolutions, or of the primary capsules alone."""
     num_types: int = 32
     """Types of primary capsule at each position."""
     in_dim: int = 8
@@ -71,6 +73,10 @@ class CapsNet(CapsuleModel):
             blocks = ResNetStack(c.in_channels, ((64, 3), (128, 4)))
             self.stem = nn.Sequential(Normalise(c.in_channels), blocks)
             channels, stride, narrowed = blocks.out_channels, 1, blocks.out_side
+        if c.backbone == "norm":
+            widths = (c.channels // 4,) * 2 + (c.channels // 2,) * 2 + (c.channels,) * 3
+            self.stem = NormStack(c.in_channels, widths, MODERN_STRIDES)
+            stride, narrowed = 1, lambda side: -(-side // 4)
         places = c.places(lambda side: conv_out(narrowed(side), c.kernel_size, stride))
         if not places:
             raise TorchcapsError(
@@ -144,4 +150,10 @@ register(
     CapsNet,
     CapsNetConfig(3, 32, backbone="resnet", reconstruction="none"),
     "dynamic routing on residual blocks, CIFAR",
+)
+register(
+    "capsnet-modern",
+    CapsNet,
+    CapsNetConfig(backbone="norm", kernel_size=1),
+    "dynamic routing on ConvNet-Modern's convolutions, with a decoder",
 )

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torchcaps.errors import TorchcapsError
 from torchcaps.functional import log_odds, safe_norm, squash
 from torchcaps.layers import Capsules, ConvStack, MLPDecoder, NormStack, Views
-from torchcaps.layers.stem import conv_out, max_pool
+from torchcaps.layers.stem import MODERN_STRIDES, conv_out, max_pool
 from torchcaps.models.base import CapsuleModel, ModelConfig, Output, mask_capsules
 from torchcaps.models.registry import register
 
@@ -152,7 +152,7 @@ class ConvNetModernConfig(ModelConfig):
     family: ClassVar[str] = "convnet-modern"
     channels: tuple[int, ...] = (64, 64, 128, 128, 256, 256, 256)
     """Channels of the convolutions."""
-    strides: tuple[int, ...] = (1, 1, 2, 1, 2, 1, 1)
+    strides: tuple[int, ...] = MODERN_STRIDES
     """Strides of the convolutions."""
     dropout: float = 0.1
     """Share of the pooled features that training drops."""

@@ -52,9 +52,9 @@ ROWS = {
         name="one", reads=("t0", "t0+A0"), fields={"frames": 1, "test_frames": 1}
     ),
     "VAE": Row("vae", "vae", ("mu+sigma",), PLAIN),
-    "SCAE": Row("scae", "scae", ("",), AUTHORS, 24_000),
+    "SCAE": Row("scae", "scae", ("",), AUTHORS),
 }
-SCAE_24 = Row("scae", "scae-24", ("",), AUTHORS, 24_000, fields={"padding": 1})
+SCAE_24 = Row("scae", "scae-24", ("",), AUTHORS, fields={"padding": 1})
 """With 24 objects and parts, as the paper compares on turned digits; 28 px need the padding."""
 TESTED = {
     "": ("mnist", [(turned(angle), "mnist") for angle in ANGLES]),

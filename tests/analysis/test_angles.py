@@ -1,0 +1,57 @@
+import pytest
+import torch
+
+from torchcaps.analysis.accuracy import accuracy
+from torchcaps.analysis.angles import Answers, answers
+from torchcaps.analysis.measures import prepare
+from torchcaps.data import Split
+from torchcaps.functional import affine_matrix, warp
+from torchcaps.models import create_model
+
+
+@pytest.fixture(scope="module")
+def model():
+    torch.manual_seed(3)
+    return create_model("capsnet-small").eval()
+
+
+def test_the_surest_or_the_best_drawn_is_believed():
+    said = Answers(
+        classes=torch.tensor([[3, 5], [1, 2], [7, 7]]),
+        odds=torch.tensor([[2.0, 1.0], [0.5, 4.0], [1.0, 0.0]]),
+        errors=torch.tensor([[9.0, 4.0], [2.0, 3.0], [5.0, 5.0]]),
+        labels=torch.tensor([5, 2, 7]),
+    )
+    assert said.accuracy() == pytest.approx(2 / 3)  # the first is surer of a wrong class
+    assert said.accuracy(1.0) == 1
+    assert said.accuracy(100.0) == pytest.approx(2 / 3)  # drawings alone mistake the second
+    weight = said.best_weight()
+    assert said.accuracy(weight) == 1 and 0.2 < weight < 3.5
+
+
+def test_one_angle_is_the_image_itself(model, digits):
+    split = digits.test[torch.arange(40)]
+    one = answers(model, split, 1)
+    assert one.accuracy() == pytest.approx(accuracy(model, split)["accuracy"])
+    assert one.errors is not None and one.errors.shape == (40, 1)
+
+
+def test_a_turned_image_is_seen_upright_from_one_angle(model, digits):
+    """Quarter turns lose no pixel, so the same answers come back in another order."""
+    split = digits.test[torch.arange(10)]
+    ones, none = torch.ones(10, 2), torch.zeros(10)
+    matrix = affine_matrix(torch.full((10,), 90.0), ones, none, torch.zeros(10, 2))
+    images = (warp(split.images.float(), matrix, 28)).round().byte()
+    straight = answers(model, split, 4)
+    turned = answers(model, Split(images, split.labels), 4)
+    torch.testing.assert_close(
+        straight.odds.sort(1).values, turned.odds.sort(1).values, atol=1e-2, rtol=1e-3
+    )
+    assert not torch.allclose(straight.odds, turned.odds, atol=1e-2)
+
+
+def test_a_classifier_without_drawings_is_asked_for_its_surest_answer_alone(digits):
+    model = create_model("convnet-avg-small").eval()
+    (taken,) = prepare(["angles:digits,frames=2"], digits, "digits", None, 0)
+    lines = {line["metric"]: line["value"] for line in taken.take(model, "test")}
+    assert list(lines) == ["angles_confidence"]
