@@ -48,6 +48,9 @@ def test_route_logits(monkeypatch, most):
     poses, _, _, routes, _ = inputs()
     expected = torch.stack([poses[:, i] @ routes[i] for i in range(I)], 2)
     torch.testing.assert_close(route_logits(poses, routes), expected)
+    turns = poses.repeat(1, 3, 1)  # children that share routes take turns
+    each = torch.stack([turns[:, i] @ routes[i % I] for i in range(3 * I)], 2)
+    torch.testing.assert_close(route_logits(turns, routes), each)
 
 
 def test_gradients():

@@ -9,7 +9,7 @@ from torchcaps.kernels import smo as kernels
 from torchcaps.kernels.shape import cdiv, pow2
 
 BLOCK = 4096
-MOST = 100_000_000
+MOST = 10_000_000
 """Steps after which a pair is left as it is."""
 
 

@@ -46,17 +46,19 @@ def self_routing_reference(
 
 
 def route_logits(poses: Tensor, routes: Tensor) -> Tensor:
-    """poses [R,I,D], routes [I,D,J] -> how well each parent suits each child [R,J,I]
+    """poses [R,I,D], routes [N,D,J] -> how well each parent suits each child [R,J,I]
 
-    Few children: one matrix with their routes in blocks. It is mostly zeros, but what it reads and
-    writes lies in order, which a product a child does not find.
+    Child i takes routes i modulo N. Few routes: one matrix with them in blocks. It is mostly zeros,
+    but what it reads and writes lies in order, which a product a child does not find.
     """
-    children = len(routes)
-    if children * routes.numel() <= BLOCKS:
-        own = torch.eye(children, dtype=routes.dtype, device=routes.device)
-        blocks = routes[..., None] * own[:, None, None]
-        return (poses.flatten(1) @ blocks.flatten(2).flatten(0, 1)).unflatten(1, (-1, children))
-    return torch.bmm(poses.transpose(0, 1), routes).permute(1, 2, 0)
+    count = len(routes)
+    if count * routes.numel() <= BLOCKS:
+        own = torch.eye(count, dtype=routes.dtype, device=routes.device)
+        blocks = (routes[..., None] * own[:, None, None]).flatten(2).flatten(0, 1)
+        found = poses.unflatten(1, (-1, count)).flatten(2) @ blocks  # [R,L,J*N]
+        return found.unflatten(2, (-1, count)).transpose(1, 2).flatten(2)
+    each = routes.repeat(poses.shape[1] // count, 1, 1)
+    return torch.bmm(poses.transpose(0, 1), each).permute(1, 2, 0)
 
 
 def _by_shares(
@@ -70,9 +72,8 @@ def _by_shares(
     if torch.is_autocast_enabled(device):
         dtype, out = torch.get_autocast_dtype(device), torch.float32
     poses, weight = poses.to(dtype), weight.to(dtype)
-    repeat = poses.shape[1] // weight.shape[0]
-    routes, bias = (t.repeat(repeat, *[1] * (t.dim() - 1)) for t in (route_weight, route_bias))
-    coupling = (route_logits(poses, routes.to(dtype)).float() + bias.float().mT).softmax(1)
+    bias = route_bias.repeat(poses.shape[1] // len(route_bias), 1).float().mT
+    coupling = (route_logits(poses, route_weight.to(dtype)).float() + bias).softmax(1)
     assigned = coupling * activations.float()[:, None]
     mass = assigned.sum(2)
     summed = torch.ops.torchcaps.combine(assigned.to(dtype).contiguous(), poses, weight)
