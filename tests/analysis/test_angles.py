@@ -2,11 +2,11 @@ import pytest
 import torch
 
 from torchcaps.analysis.accuracy import accuracy
-from torchcaps.analysis.angles import Answers, answers
+from torchcaps.analysis.angles import Answers, answers, claimed
 from torchcaps.analysis.measures import prepare
 from torchcaps.data import Split
 from torchcaps.functional import affine_matrix, warp
-from torchcaps.models import create_model
+from torchcaps.models import Output, create_model
 
 
 @pytest.fixture(scope="module")
@@ -19,14 +19,28 @@ def test_the_surest_or_the_best_drawn_is_believed():
     said = Answers(
         classes=torch.tensor([[3, 5], [1, 2], [7, 7]]),
         odds=torch.tensor([[2.0, 1.0], [0.5, 4.0], [1.0, 0.0]]),
+        logits=torch.tensor([[1.0, 3.0], [5.0, 4.0], [1.0, 0.0]]),
         errors=torch.tensor([[9.0, 4.0], [2.0, 3.0], [5.0, 5.0]]),
         labels=torch.tensor([5, 2, 7]),
     )
     assert said.accuracy() == pytest.approx(2 / 3)  # the first is surer of a wrong class
+    assert said.accuracy(by_logit=True) == pytest.approx(2 / 3)  # and this of the second
     assert said.accuracy(1.0) == 1
     assert said.accuracy(100.0) == pytest.approx(2 / 3)  # drawings alone mistake the second
     weight = said.best_weight()
     assert said.accuracy(weight) == 1 and 0.2 < weight < 3.5
+
+
+def test_odds_of_a_softmax_do_not_round():
+    logits = torch.tensor([[40.0, 0.0, -5.0], [1.0, 3.0, 2.0]])
+    said, odds = claimed(Output(logits))
+    assert said.tolist() == [0, 1]
+    share = logits.double().softmax(1).max(1).values
+    torch.testing.assert_close(odds[1].double(), share[1].logit())
+    assert odds[0] == pytest.approx(40, abs=0.01)
+    assert claimed(Output(logits, torch.tensor([[0.9, 0.1, 0.0]])))[1].item() == pytest.approx(
+        2.197, abs=1e-3
+    )
 
 
 def test_one_angle_is_the_image_itself(model, digits):
@@ -54,4 +68,4 @@ def test_a_classifier_without_drawings_is_asked_for_its_surest_answer_alone(digi
     model = create_model("convnet-avg-small").eval()
     (taken,) = prepare(["angles:digits,frames=2"], digits, "digits", None, 0)
     lines = {line["metric"]: line["value"] for line in taken.take(model, "test")}
-    assert list(lines) == ["angles_confidence"]
+    assert list(lines) == ["angles_confidence", "angles_logit"]
