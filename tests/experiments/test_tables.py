@@ -61,6 +61,15 @@ def test_one_run_on_two_sets_of_a_column_counts_once_by_the_first_named(tmp_path
         assert found["n"] == 1 and found["mean"] == 78
 
 
+def test_a_row_may_take_runs_of_some_tables_alone(tmp_path):
+    table = replace(get_table("robustness", "best"), only={"ConvNet-Modern": ("best",)})
+    modern = "robustness/table1/convnet-modern"
+    write(tmp_path, [line(0.9, row="ConvNet-Modern", recipe=modern)])
+    for chosen, wanted in ((get_table("robustness", "best"), 1), (table, 0)):
+        found = [c["n"] for c in cells(chosen, tmp_path) if c["row"] == "ConvNet-Modern"]
+        assert max(found) == wanted
+
+
 def test_a_seed_that_was_run_twice_counts_once_and_is_named(tmp_path, capsys):
     write(tmp_path, [line(0.7), line(0.9, run="another"), line(0.6, 1)])
     found = cell(tmp_path)

@@ -50,6 +50,9 @@ class Table:
     derived: dict[str, tuple[str, str]] = field(default_factory=dict)
     """Rows that another row's runs fill, with what probes made of other features: (row, features).
     """
+    only: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Rows that take runs of these tables alone, where another has a row of that name with another
+    setting."""
 
 
 _TABLES: dict[tuple[str, str], Table] = {}
@@ -124,7 +127,12 @@ def cells(table: Table, folder: Path = RESULTS, older: bool = False) -> list[dic
     found = []
     for row, printed in table.rows.items():
         name_of, features = table.derived.get(row, (row, ""))
-        tested = [r for r in lines if r["row"] == name_of and r["split"] == "test"]
+        tables = table.only.get(row, taken)
+        tested = [
+            r
+            for r in lines
+            if r["row"] == name_of and r["split"] == "test" and r["table"] in tables
+        ]
         columns = {n: [r for r in tested if c.takes(r, features)] for n, c in table.columns.items()}
         protocols = {r["protocol"] for chosen in columns.values() for r in chosen} or {"ours"}
         for name, column in table.columns.items():
