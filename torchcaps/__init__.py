@@ -162,7 +162,7 @@ number; rooms of one number do not import each other.
     robustness      Capsule Network is Not More Robust than Convolutional Network
         setting, best, table1, table2, table3, table4, table5, turned
     inverted        Capsules with Inverted Dot-Product Attention Routing
-        setting, table1, figure4, figure5
+        setting, table1, fair, figure4, figure5
     mcae            Masked Capsule Autoencoders
         setting, table1, ablations, best, few, views, pretraining
     sparse          Sparse Unsupervised Capsules Generalize Better

@@ -1,7 +1,6 @@
 """Pure tensor functions: squash, safe norm, affine maps and warps, counter-based random draws."""
 
 import math
-from functools import reduce
 
 import torch
 from torch import Tensor
@@ -98,8 +97,7 @@ def small_product(a: Tensor, b: Tensor) -> Tensor:
     """The product of small matrices, written out: a matrix library takes many times as long for
     thousands of them, and a compiler fuses this. [...,P,Q], [...,Q,R] -> [...,P,R]
     """
-    terms = (a[..., :, q, None] * b[..., None, q, :] for q in range(a.shape[-1]))
-    return reduce(torch.add, terms)
+    return (a[..., None] * b[..., None, :, :]).sum(-2)
 
 
 def translate(images: Tensor, shift: Tensor, size: tuple[int, int] | None = None) -> Tensor:
