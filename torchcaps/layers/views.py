@@ -9,38 +9,52 @@ from torchcaps.functional import affine_matrix, warp
 class Views(nn.Module):
     """The image itself, and once under each rotation (degrees), scale and shear.
 
+    wander: degrees, share of the size and shear by which each view strays from its pose, at random
+    and anew for every image, while the model learns
+
     images [B,C,H,W] -> [B*V,C,H,W], views of one image side by side
     """
 
     letters = "[B,C,H,W] -> [B*V,C,H,W]"
-    matrix: Tensor
+    poses: Tensor
 
     def __init__(
         self,
         rotations: tuple[float, ...] = (),
         scales: tuple[float, ...] = (),
         shears: tuple[float, ...] = (),
+        wander: tuple[float, float, float] = (0.0, 0.0, 0.0),
     ):
         super().__init__()
+        self.wander = wander
         poses = [(0.0, 1.0, 0.0)]
         poses += [(r, 1.0, 0.0) for r in rotations]
         poses += [(0.0, s, 0.0) for s in scales]
         poses += [(0.0, 1.0, s) for s in shears]
-        degrees, scale, shear = torch.tensor(poses).unbind(1)
-        scales_xy, still = scale[:, None].expand(-1, 2), torch.zeros(len(poses), 2)
-        matrix = affine_matrix(degrees, scales_xy, shear, still)
-        self.register_buffer("matrix", matrix, persistent=False)
+        # a pose: degrees, scale along x and along y, shear
+        poses = torch.tensor([(degrees, s, s, shear) for degrees, s, shear in poses])
+        self.register_buffer("poses", poses, persistent=False)
 
     @property
     def num_views(self) -> int:
-        return len(self.matrix)
+        return len(self.poses)
+
+    def matrices(self, batch: int) -> Tensor:
+        """The map of every view of every image. -> [B*V,2,3]"""
+        poses = self.poses.float().repeat(batch, 1)
+        if self.training and any(self.wander):
+            degrees, size, shear = self.wander
+            reach = poses.new_tensor([degrees, size, size, shear])
+            poses = poses + reach * (2 * torch.rand_like(poses) - 1)
+        still = poses.new_zeros(len(poses), 2)
+        return affine_matrix(poses[:, 0], poses[:, 1:3], poses[:, 3], still)
 
     def forward(self, images: Tensor) -> Tensor:
-        if self.num_views == 1:
+        if self.num_views == 1 and not any(self.wander):
             return images
         batch, (height, width) = images.shape[0], images.shape[2:]
         seen = images.repeat_interleave(self.num_views, 0)
         exact = torch.promote_types(images.dtype, torch.float32)  # coordinates need it
         with torch.autocast(images.device.type, enabled=False):
-            matrix = self.matrix.to(exact).repeat(batch, 1, 1)
+            matrix = self.matrices(batch).to(exact)
             return warp(seen.to(exact), matrix, (height, width)).to(images.dtype)

@@ -162,13 +162,15 @@ class ConvNetModernConfig(ModelConfig):
     """Scales of further views."""
     shears: tuple[float, ...] = ()
     """Shears of further views."""
+    wander: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    """Degrees, share of the size and shear by which views stray while the model learns."""
 
 
 class ConvNetModern(CapsuleModel):
     def __init__(self, config: ConvNetModernConfig):
         super().__init__()
         self.config = c = config
-        self.views = Views(c.rotations, c.scales, c.shears)
+        self.views = Views(c.rotations, c.scales, c.shears, c.wander)
         self.stem = NormStack(c.in_channels, c.channels, c.strides)
         head = nn.Linear(c.channels[-1], c.num_classes)
         self.head = nn.Sequential(nn.Dropout(c.dropout), head)

@@ -39,6 +39,8 @@ class ViewCapsNetConfig(ModelConfig):
     """Scales of further views."""
     shears: tuple[float, ...] = ()
     """Shears of further views."""
+    wander: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    """Degrees, share of the size and shear by which views stray while the model learns."""
 
 
 class ViewCapsNet(CapsuleModel):
@@ -49,7 +51,7 @@ class ViewCapsNet(CapsuleModel):
         types, left = divmod(c.channels[-1], c.dim)
         if left:
             raise TorchcapsError(f"{c.channels[-1]} channels are no capsules of {c.dim} entries.")
-        self.views = Views(c.rotations, c.scales, c.shears)
+        self.views = Views(c.rotations, c.scales, c.shears, c.wander)
         self.stem = NormStack(c.in_channels, c.channels, c.strides)
         self.dropout = nn.Dropout(c.dropout)
         self.classes = DenseCaps(
