@@ -10,6 +10,7 @@ Sampling is bilinear; outside a template there is nothing. On a GPU a kernel doe
 
 import torch
 from torch import Tensor, nn
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.nn import functional as F
 
 from torchcaps.errors import TorchcapsError
@@ -71,10 +72,25 @@ def warped(templates: Tensor, poses: Tensor, side: int, *, impl: Impl = "auto") 
     x, y = canvas(side, poses)
     back = inverse(poses)[..., None, :]  # [B,I,2,1,3]
     u, v = (back[..., n, :, 0] * x + back[..., n, :, 1] * y + back[..., n, :, 2] for n in (0, 1))
+    if impl == "auto" and poses.device.type == "cpu" and not _traced():
+        return _sampled(templates, u, v, side)
     size = templates.shape[-1]
     rows = torch.einsum("bips,icst->bipct", hats(v, size), templates)
     drawn = (rows * hats(u, size)[..., None, :]).sum(-1)
     return drawn.transpose(2, 3).unflatten(-1, (side, side))
+
+
+def _traced() -> bool:
+    """Whether operations are written into a graph, for a compiler or for another program."""
+    return torch.compiler.is_compiling() or get_proxy_mode() is not None
+
+
+def _sampled(templates: Tensor, u: Tensor, v: Tensor, side: int) -> Tensor:
+    """Templates at places that are given, by the operator that samples. u and v [B,I,HW]"""
+    batch = u.shape[0]
+    grid = torch.stack([u, v], -1).flatten(0, 1).unflatten(1, (side, side))
+    drawn = F.grid_sample(templates.repeat(batch, 1, 1, 1), grid, align_corners=False)
+    return drawn.unflatten(0, (batch, -1))
 
 
 def composite(colours: Tensor, opacities: Tensor) -> Tensor:

@@ -41,13 +41,15 @@ class Views(nn.Module):
 
     def matrices(self, batch: int) -> Tensor:
         """The map of every view of every image. -> [B*V,2,3]"""
-        poses = self.poses.float().repeat(batch, 1)
-        if self.training and any(self.wander):
+        poses, strays = self.poses.float(), self.training and any(self.wander)
+        if strays:
             degrees, size, shear = self.wander
             reach = poses.new_tensor([degrees, size, size, shear])
+            poses = poses.repeat(batch, 1)
             poses = poses + reach * (2 * torch.rand_like(poses) - 1)
-        still = poses.new_zeros(len(poses), 2)
-        return affine_matrix(poses[:, 0], poses[:, 1:3], poses[:, 3], still)
+        still = torch.zeros_like(poses[:, :2])
+        matrix = affine_matrix(poses[:, 0], poses[:, 1:3], poses[:, 3], still)
+        return matrix if strays else matrix.repeat(batch, 1, 1)
 
     def forward(self, images: Tensor) -> Tensor:
         if self.num_views == 1 and not any(self.wander):
