@@ -12,6 +12,7 @@ from torchcaps.functional import (
     draws,
     inverse_2x2,
     inverse_3x3,
+    log_odds,
     safe_norm,
     squash,
     translate,
@@ -121,3 +122,9 @@ def test_small_inverses_are_inverses():
     for side, invert in ((2, inverse_2x2), (3, inverse_3x3)):
         m = torch.randn(7, 5, side, side, generator=generator).double()
         torch.testing.assert_close(invert(m) @ m, torch.eye(side).double().expand_as(m))
+
+
+def test_log_odds_keep_double_precision():
+    scores = torch.tensor([0.2, 0.9], dtype=torch.float64)
+    assert log_odds(scores).dtype == torch.float64
+    assert log_odds(scores.half()).dtype == torch.float32

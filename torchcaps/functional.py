@@ -23,7 +23,7 @@ def log_odds(scores: Tensor) -> Tensor:
     A squashed length is |s|^2 / (1 + |s|^2), so its log-odds are log |s|^2. As they stand, scores
     below one would leave cross entropy over ten classes a loss of 1.46 at its best.
     """
-    return scores.float().logit(1e-6)
+    return exact(scores).logit(1e-6)
 
 
 def safe_norm(x: Tensor, dim: int = -1, keepdim: bool = False, eps: float = 1e-12) -> Tensor:

@@ -149,3 +149,18 @@ def test_only_rows_with_a_column_for_their_data(paper, registered):
     registered.table(table(x=Column(("mnist",))))
     with pytest.raises(TorchcapsError, match="no recipe fills it"):
         missing("little", (), 1, paper / "results")
+
+
+def test_a_run_that_lacks_a_set_is_run_again(paper, registered):
+    results = paper / "results"
+    run_job(Job("little/a", 0), "", results)
+    assert Job("little/a", 0) not in missing("little", (), 1, results)
+    more = replace(get_recipe("little/a"), measures=("accuracy:rotated:digits,degrees=30",))
+    registered.recipe("little/a", more)
+    assert Job("little/a", 0) in missing("little", (), 1, results)
+
+
+def test_a_row_made_of_another_tables_row_is_found(paper, registered):
+    made = replace(table(name="table2", rows="C"), derived={"C": ("A", "")})
+    registered.table(made)
+    assert missing("little", ("table2",), 1, paper / "results") == [Job("little/a", 0)]

@@ -82,3 +82,16 @@ def test_one_activation_for_all_children_is_all_of_theirs():
     whole = self_routing(poses, active[:, :1].expand(B, I), *rest)
     for found, expected in zip(self_routing(poses, active[:, :1], *rest), whole, strict=True):
         torch.testing.assert_close(found, expected)
+
+
+def test_activations_of_another_batch_are_refused():
+    poses, active, *rest = inputs()
+    for wrong in (active[:1], active[:, :2], active[..., None]):
+        with pytest.raises(TorchcapsError, match="one for all children"):
+            self_routing(poses, wrong, *rest)
+
+
+def test_route_weights_of_another_type_are_refused():
+    poses, active, weight, route_weight, route_bias = inputs()
+    with pytest.raises(TorchcapsError, match="give all one type"):
+        self_routing(poses, active, weight, route_weight.half(), route_bias)

@@ -1,6 +1,7 @@
 import pytest
 import torch
 
+from torchcaps.errors import TorchcapsError
 from torchcaps.routing import dynamic_routing_reference, uniform_routing
 from torchcaps.routing.uniform import uniform_routing_reference
 
@@ -34,3 +35,11 @@ def test_parents_are_squashed_in_float_under_autocast(route):
         parents = route(poses, weight)[0]
     assert parents.dtype == torch.float32
     torch.testing.assert_close(parents, route(poses, weight)[0], atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_what_cannot_be_routed_is_a_sentence(shared):
+    poses, weight = inputs(shared)
+    for wrong in (poses.int(), poses.half(), poses[:, None]):
+        with pytest.raises(TorchcapsError, match="poses"):
+            uniform_routing(wrong, weight)

@@ -140,7 +140,8 @@ def draw(
     found = {}
     for name, run in by_name(runs).items():
         model = load(run.folder).to(device)
-        data = data_of(run.recipe().data, data_root).to(device)
+        recipe = run.recipe()
+        data = data_of(recipe.data, data_root, draw=recipe.seed).to(device)
         if reason := chosen.applies(model, data):
             raise TorchcapsError(f"{run.folder}: there is no {view} to see. {reason}")
         found[run.folder.name, name] = chosen.compute(model, data)

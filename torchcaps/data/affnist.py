@@ -1,4 +1,5 @@
-"""affNIST, the original MATLAB batches (its host often fails: `affnist-like` draws the same)."""
+"""affNIST, the original MATLAB batches (its host often fails: `affnist-like` draws by its
+description)."""
 
 from pathlib import Path
 

@@ -63,7 +63,9 @@ def missing(
     if not wanted:
         raise TorchcapsError(f"{paper} {' '.join(names)}: no recipe fills it.")
     lines = counted_lines(paper, results)
-    recorded = {(r["recipe"], r["seed"], r["protocol"]) for r in lines}
+    tested: dict[tuple[str, int, str], set[str]] = {}
+    for r in lines:
+        tested.setdefault((r["recipe"], r["seed"], r["protocol"]), set()).add(r["data"])
     measured = {(r["recipe"], r["seed"], r["protocol"], measure_of(r["metric"])) for r in lines}
     jobs = []
     for seed in range(seeds):
@@ -71,7 +73,8 @@ def missing(
             key = (name, seed, protocol)
             job = Job(name, seed, protocol, tuple(k for k in kinds if (*key, k) not in measured))
             stands = (job.folder / "record.json").exists()
-            if key not in recorded or (job.measures and stands):
+            whole = key in tested and tested_on(known[name]) <= tested[key]
+            if not whole or (job.measures and stands):
                 jobs.append(job)
     return jobs
 
@@ -85,13 +88,19 @@ def seconds_before(paper: str, results: Path) -> dict[str, float]:
     return {recipe: median(taken.values()) for recipe, taken in found.items()}
 
 
+def tested_on(recipe: Recipe) -> set[str]:
+    """The data sets that its measures name."""
+    return {data for text in recipe.measures if (data := read_measure(text)[1])}
+
+
 def _measures(recipe: Recipe, chosen: list[Table]) -> dict[str, None] | None:
     """What tables that this recipe fills show beyond its own numbers; None: it fills none."""
     found = None
     own = {read_measure(text)[0].name for text in recipe.measures} | {"accuracy"}
-    shown = {recipe.data.name, *(read_measure(text)[1] for text in recipe.measures)}
+    shown = {recipe.data.name, *tested_on(recipe)}
     for table in chosen:
-        if recipe.paper != table.paper or recipe.row not in table.rows:
+        rows = {*table.rows, *(row for row, _ in table.derived.values())}
+        if recipe.paper != table.paper or recipe.row not in rows:
             continue
         filled = [c for c in table.columns.values() if shown & set(c.data)]
         if recipe.table in (table.name, *table.sources) and filled:

@@ -109,7 +109,7 @@ def _svg(figure: "Figure", salt: str) -> str:
 def _open(name: str, run: Run) -> Shown:
     """A finished run, or one that is still on its way, by its best weights so far."""
     recipe = run.recipe()
-    data = data_of(recipe.data)
+    data = data_of(recipe.data, draw=recipe.seed)
     if run.record_file.exists():
         return Shown(name, run, load(run.folder), data, run.record()["results"])
     try:

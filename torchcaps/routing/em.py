@@ -131,7 +131,7 @@ def em_routing(
     those of that window.
     """
     check_iterations(num_iters)
-    fused = use_kernel(impl, poses, weight, window)
+    fused = use_kernel(impl, poses, weight, window, activations)
     rivals = find_rivals(compete, poses, window)
     if not fused:
 

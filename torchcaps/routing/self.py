@@ -102,8 +102,13 @@ def self_routing(
     couplings would take more than the budget, the kernels write none, and what is returned as the
     coupling has no gradients.
     """
+    fused = use_kernel(impl, poses, weight, window, activations)
+    if route_weight.dtype != weight.dtype or route_bias.dtype != weight.dtype:
+        raise TorchcapsError(
+            f"Route weights of {route_weight.dtype} and {route_bias.dtype}, transforms of "
+            f"{weight.dtype}: give all one type."
+        )
     activations = activations.expand(poses.shape[:-1])
-    fused = use_kernel(impl, poses, weight, window)
     num, out_caps = weight.shape[:2]
     expected = [num, poses.shape[-1], out_caps], [num, out_caps]
     if (found := [list(route_weight.shape), list(route_bias.shape)]) != [*expected]:

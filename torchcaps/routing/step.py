@@ -66,13 +66,30 @@ def _check_kinds(poses: Tensor, weight: Tensor, window: Window | None) -> None:
         )
 
 
-def use_kernel(impl: Impl, poses: Tensor, weight: Tensor, window: Window | None) -> bool:
+def _fit(activations: Tensor, poses: Tensor) -> bool:
+    """Whether every image has activations of its own: one for each child, or one for all."""
+    wanted = poses.shape[:-1]
+    return activations.shape in (wanted, (*wanted[:-1], 1))
+
+
+def use_kernel(
+    impl: Impl,
+    poses: Tensor,
+    weight: Tensor,
+    window: Window | None,
+    activations: Tensor | None = None,
+) -> bool:
     """Whether the fused step runs; `impl="triton"` on what it cannot do raises with the reason."""
     if impl not in ("auto", "reference", "triton"):
         raise TorchcapsError(f"impl={impl!r}: it is auto, reference or triton.")
     _check_kinds(poses, weight, window)
     children = poses.shape[-2] * (1 if window is None else window.kernel**2)
     check_sizes(children, poses.shape[-1], weight)
+    if activations is not None and not _fit(activations, poses):
+        raise TorchcapsError(
+            f"activations have shape {list(activations.shape)}; poses of {list(poses.shape)} need "
+            f"{list(poses.shape[:-1])}, or one for all children."
+        )
     if impl == "reference" or (impl == "auto" and poses.device.type != "cuda"):
         return False
     reason = _why_not(poses, weight, window or Window(1))

@@ -48,7 +48,8 @@ def uniform_routing(
     """
     del num_iters
     shared = weight.shape[0] == 1 and window is None  # then it is a sum and one small product
-    if impl != "triton" and shared or not use_kernel(impl, poses, weight, window):
+    fused = use_kernel(impl, poses, weight, window)
+    if not fused or (shared and impl != "triton"):
 
         def route(poses: Tensor, weight: Tensor, *_: None) -> tuple[Tensor, ...]:
             found = uniform_routing_reference(poses, weight, squash)

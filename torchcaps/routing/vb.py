@@ -118,7 +118,9 @@ def vb_routing(
     """Variational Bayes routing; shapes as in `em_routing`."""
     if impl == "triton":
         raise TorchcapsError("impl='triton': variational Bayes routing has a reference only.")
-    use_kernel("reference" if impl == "auto" else impl, poses, weight, window)  # checks them
+    use_kernel(
+        "reference" if impl == "auto" else impl, poses, weight, window, activations
+    )  # checks
     rivals = find_rivals(compete, poses, window)
 
     def route(poses: Tensor, weight: Tensor, activations: Tensor, _) -> tuple[Tensor, ...]:

@@ -68,7 +68,7 @@ def evaluate_run(
     """
     recipe, task = open_run(folder)
     model, name = task.model, data or recipe.data.name
-    loaded = data_of(other_data(recipe.data, name), root)
+    loaded = data_of(other_data(recipe.data, name), root, draw=recipe.seed)
     if loaded.image_shape != model.config.image_shape:
         raise TorchcapsError(
             f"{name} has images {loaded.image_shape}, the model takes {model.config.image_shape}."
@@ -104,7 +104,7 @@ def measure_run(
     when it is taken.
     """
     recipe, task = open_run(folder)
-    data = data_of(recipe.data, root)
+    data = data_of(recipe.data, root, draw=recipe.seed)
     taken = prepare(texts, data, recipe.data.name, root or recipe.data.root or None)
     for measure in taken:
         measure.check(task.model)

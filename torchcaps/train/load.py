@@ -20,11 +20,14 @@ from torchcaps.typed import read_object
 Which = Literal["chosen", "last"]
 
 
-def data_of(spec: DataSpec, root: str | Path | None = None) -> Dataset:
-    """What a recipe trains on, split as it says; from `root`, or the folder that it names."""
+def data_of(spec: DataSpec, root: str | Path | None = None, *, draw: int = 0) -> Dataset:
+    """What a recipe trains on, split as it says; from `root`, or the folder that it names.
+
+    draw: which labels are kept where they are few; the seed of a run
+    """
     data = load_data(spec.name, root or spec.root or None, seed=spec.seed)
     data = hold_fewer(data, spec.held_out) if spec.held_out else data
-    return keep_per_class(data, spec.per_class, spec.seed) if spec.per_class else data
+    return keep_per_class(data, spec.per_class, draw) if spec.per_class else data
 
 
 def other_data(spec: DataSpec, name: str) -> DataSpec:

@@ -31,7 +31,7 @@ class DataSpec:
     held_out: int = 0
     """Validation images, if fewer than the set's own; the others are trained on. 0: all of them."""
     per_class: int = 0
-    """Training images of each class, for few labels; the same ones for a `seed`. 0: all."""
+    """Training images of each class, for few labels; each seed of a run draws its own. 0: all."""
     cutmix: float = 0.0
     """The share of training images that get a rectangle of another, and its label by area."""
 

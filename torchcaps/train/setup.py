@@ -210,7 +210,7 @@ def set_up(recipe: Recipe, take: bool = True) -> tuple[Recipe, Parts]:
     recipe = like_pretrained(recipe) if take else recipe
     fabric = make_fabric(recipe)
     with shared_loads():
-        data = data_of(recipe.data)
+        data = data_of(recipe.data, draw=recipe.seed)
         recipe = with_data(recipe, data)
         every = dict.fromkeys((*recipe.measures, *recipe.watch))
         left_out = [t for t in every if not data.num_classes and read_measure(t)[0].single_labels]

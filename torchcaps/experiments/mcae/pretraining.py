@@ -4,7 +4,9 @@ from torchcaps.experiments.mcae.ablations import VARIANTS
 from torchcaps.experiments.mcae.setting import SETTINGS
 from torchcaps.experiments.tables import Column, Table, add_table
 
-ROWS = ("", "large patches", *VARIANTS, "best", "best, ViT", "few labels")
+ROWS = (
+    "", "large patches", *VARIANTS, "best", "best, large patches", "best, ViT", "few labels",
+)  # fmt: skip
 add_table(
     Table(
         "mcae",

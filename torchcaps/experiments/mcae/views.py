@@ -41,7 +41,10 @@ add_table(
         "mcae",
         "views",
         "The same, trained as best, tested on one toy of each category after the other",
-        {n: Column(tuple(f"{d},toy={toy}" for toy in TOYS)) for n, d in VIEWS.items()},
+        {
+            n: Column(tuple(f"{d},toy={toy}" for toy in TOYS), note="deviation and best over toys")
+            for n, d in VIEWS.items()
+        },
         {"best": {}, "best, no pretraining": {}, "SR-CapsNet": SR_CAPSNET},
     )
 )
