@@ -165,3 +165,8 @@ def test_measure_writes_lines_beside_the_run(tiny_recipe, tmp_path, monkeypatch,
     assert main(["traverse", str(run.folder), "--units", "2", "--out", "f/4.png"]) == 0
     assert (tmp_path / "f/4.png").stat().st_size > 1000
     assert main(["traverse", str(run.folder), "--image", "99999"]) == 2
+
+
+def test_an_option_that_is_given_twice_is_refused():
+    with pytest.raises(TorchcapsError, match="degrees is given twice"):
+        read_measure("linear:rotated:digits,degrees=30,on=rotated:digits,degrees=30")

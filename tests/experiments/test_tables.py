@@ -70,6 +70,15 @@ def test_a_row_may_take_runs_of_some_tables_alone(tmp_path):
         assert max(found) == wanted
 
 
+def test_a_column_may_take_runs_of_some_tables_alone(tmp_path):
+    table = get_table("robustness", "table1")
+    write(tmp_path, [line(0.78)])
+    (named,) = [c for c in table.columns.values() if c.data[0] == "affnist-like:mnist"]
+    for tables, wanted in (((), 1), (("table1",), 1), (("table2",), 0)):
+        chosen = replace(table, columns={"affNIST": replace(named, tables=tables)})
+        assert max(c["n"] for c in cells(chosen, tmp_path)) == wanted
+
+
 def test_a_seed_that_was_run_twice_counts_once_and_is_named(tmp_path, capsys):
     write(tmp_path, [line(0.7), line(0.9, run="another"), line(0.6, 1)])
     found = cell(tmp_path)

@@ -29,9 +29,12 @@ class Column:
     """What a probe saw, where columns differ in that; empty: what the row says."""
     how: str = ""
     """How latent numbers were found, where columns differ in that; empty: in any way."""
+    tables: tuple[str, ...] = ()
+    """Tables whose runs it takes, where they were trained on other data elsewhere; empty: all."""
 
     def takes(self, line: Line, features: str = "") -> bool:
         right = line["metric"] == self.metric and line["data"] in self.data
+        right = right and (not self.tables or line["table"] in self.tables)
         seen = line.get("features", "") in (self.features or (features,))
         found = self.fit in ("", line.get("fit", "")) and self.how in ("", line.get("how", ""))
         return right and seen and found

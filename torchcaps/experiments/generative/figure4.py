@@ -30,6 +30,7 @@ add_table(
             str(angle): Column(
                 (turned(angle),), METRIC, 1.0, "trained, read and tested on such digits",
                 fit="train+val" if angle else "mnist train+val",
+                tables=("figure4", "best") if angle else (),
             )
             for angle in table1.ANGLES
         },
