@@ -2,6 +2,7 @@ import json
 from dataclasses import replace
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,6 +12,7 @@ from torchcaps.train import recipe as recipe_module
 from torchcaps.train.load import data_of
 from torchcaps.train.recipe import DataSpec, Recipe, essence, from_dict, to_dict
 from torchcaps.train.registry import changes, digest, marked, revision
+from torchcaps.train.setup import set_up
 from torchcaps.train.tasks import Classify, Masked
 
 
@@ -115,3 +117,12 @@ def test_a_revision_rises_with_each_part(monkeypatch):
 def test_a_recipe_can_train_on_few_images_of_each_class():
     few = data_of(DataSpec("digits", held_out=100, per_class=7))
     assert (len(few.train), len(few.val), len(few.test)) == (70, 100, 500)
+
+
+def test_each_seed_of_a_run_draws_its_own_few_labels(tiny_recipe):
+    spec = replace(tiny_recipe.data, per_class=7)
+    few = replace(tiny_recipe, data=spec, batch_size=10)
+    seeded = [replace(few, seed=seed) for seed in (0, 0, 1)]
+    drawn = [set_up(recipe)[1].data.train.images for recipe in seeded]
+    assert torch.equal(drawn[0], drawn[1]) and not torch.equal(drawn[0], drawn[2])
+    assert torch.equal(drawn[2].cpu(), data_of(spec, draw=1).train.images)

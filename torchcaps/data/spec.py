@@ -17,9 +17,10 @@ _OPTION = re.compile(r",([A-Za-z_][A-Za-z0-9_]*)=([^,]*)$")
 def parse(text: str) -> tuple[str, str | None, dict[str, str]]:
     """'rotated:digits,degrees=30' -> ('rotated', 'digits', {'degrees': '30'})"""
     options: dict[str, str] = {}
+    whole = text
     while found := _OPTION.search(text):
         if found[1] in options:  # of a set within another, or of a measure's two: whose is it?
-            raise Misused(f"{text!r}: {found[1]} is given twice.")
+            raise Misused(f"{whole!r}: {found[1]} is given twice.")
         options[found[1]] = found[2]
         text = text[: found.start()]
     name, colon, argument = text.partition(":")

@@ -5,7 +5,8 @@
     image              sum_i a_i colour_i prod_{m>i} (1 - a_m): later parts on top, black below all
 
 Sampling is bilinear; outside a template there is nothing. On a GPU a kernel does it
-(`kernels/templates.py`), elsewhere hat functions and products, which every exporter knows.
+(`kernels/templates.py`), on a CPU the operator that samples a grid, and in graphs for compilers and
+other programs hat functions and products, which every exporter knows.
 """
 
 import torch
