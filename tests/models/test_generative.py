@@ -175,3 +175,19 @@ def test_layers_and_representations():
         torchcaps.create_model("generative", num_caps=(3,))
     with pytest.raises(TorchcapsError, match="one layer of objects"):
         torchcaps.create_model("generative", num_caps=(2, 3, 5), objects="one")
+
+
+def test_one_state_tells_all_objects():
+    """32 numbers say everything of the objects: what differs there differs in all of them."""
+    model = made(state="shared", num_caps=(2, 3, 5)).eval()
+    images = torch.rand(4, 1, 28, 28).double()
+    assert [g.seeds.shape[1] for g in model.gather] == [1, 1]
+    states = [torch.randn(2, 1, 32).double() for _ in model.heads]
+    for head, state, count in zip(model.heads, states, (3, 2), strict=True):
+        said = head(state)
+        assert said.shape == (2, count, 7)
+        assert (said[0] != said[1]).all()
+    sum(t.sum() for t in model.bound(images).terms.values()).backward()
+    named = dict(model.named_parameters())
+    unmoved = [n for n, p in named.items() if p.grad is None or not p.grad.any()]
+    assert not [n for n in unmoved if n.startswith(("gather", "heads"))]

@@ -75,3 +75,26 @@ class PerCapsule(nn.Module):
         hidden = torch.einsum("bjd,jdh->bjh", vectors, self.first) + self.first_bias
         found = torch.einsum("bjh,jhe->bje", hidden.relu(), self.last)
         return found if self.last_bias is None else found + self.last_bias
+
+
+class FromOne(nn.Module):
+    """All capsules from one vector: a network of one hidden layer for each kind of number.
+
+    [B,1,D] -> [B,J,E], E the sum of the kinds' sizes
+    """
+
+    letters = "[B,1,D] -> [B,J,E]"
+
+    def __init__(self, num_caps: int, dim: int, hidden: int, sizes: tuple[int, ...]):
+        super().__init__()
+        self.num_caps = num_caps
+        self.kinds = nn.ModuleList()
+        for size in sizes:
+            last = nn.Linear(hidden, num_caps * size)
+            nn.init.normal_(last.weight, std=0.1 * hidden**-0.5)
+            nn.init.zeros_(last.bias)
+            self.kinds.append(nn.Sequential(nn.Linear(dim, hidden), nn.ReLU(), last))
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        found = [kind(vectors[:, 0]).unflatten(-1, (self.num_caps, -1)) for kind in self.kinds]
+        return torch.cat(found, -1)

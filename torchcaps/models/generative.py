@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torchcaps.errors import TorchcapsError
 from torchcaps.functional import exact
 from torchcaps.layers import Capsules
-from torchcaps.layers.parts import PartEncoder, PerCapsule, geometric
+from torchcaps.layers.parts import FromOne, PartEncoder, PerCapsule, geometric
 from torchcaps.layers.sets import SetTransformer
 from torchcaps.layers.templates import compose
 from torchcaps.layers.turns import Look, look
@@ -54,14 +54,16 @@ class Generative(CapsuleModel):
             raise TorchcapsError(f"{c.image_size} pixels are too few for four convolutions.")
         self.gather, self.heads = nn.ModuleList(), nn.ModuleList()
         levels = zip(c.num_caps[-2::-1], c.num_caps[:0:-1], strict=True)
+        shared = c.state == "shared"
         for objects, children in levels if c.placed == "encoded" else ():
             self.gather.append(
                 SetTransformer(
-                    7 + children, objects, 32, width=c.width, heads=c.heads, depth=c.depth,
-                    inducing=c.inducing,
+                    7 + children, 1 if shared else objects, 32, width=c.width, heads=c.heads,
+                    depth=c.depth, inducing=c.inducing,
                 )
             )  # fmt: skip
-            self.heads.append(PerCapsule(objects, 32, 128, 7))
+            head = FromOne(objects, 32, 128, (1, 6)) if shared else PerCapsule(objects, 32, 128, 7)
+            self.heads.append(head)
         self.spreads = nn.ParameterList(
             nn.Parameter(torch.full((count, 2, 3), math.log(0.015)))
             for count in c.num_caps[::-1]

@@ -75,6 +75,8 @@ class GenerativeConfig(ModelConfig):
     """Blocks of the set transformer."""
     inducing: int = 32
     """Learned points through which its members look at each other; 0: directly."""
+    state: Literal["each", "shared"] = "each"
+    """Whether it gives every object 32 numbers of its own, or all of them the same 32."""
 
 
 class Layer(NamedTuple):
