@@ -136,7 +136,7 @@ number; rooms of one number do not import each other.
     recipe          one dataclass with the whole run in it
     registry        recipes by name, and what a run has changed of one
     tasks           what a step minimises: modules that own their model
-        base, classify, reconstruct, masked, sparse, elbo
+        base, classify, distil, reconstruct, masked, sparse, elbo
     optim           optimisers, the learning rate, the average of weights
     checkpoint      files that survive a kill
     run             the folder of a run

@@ -197,6 +197,8 @@ def _check(recipe: Recipe) -> None:
         raise TorchcapsError(
             "stop_on=test chooses on the test split: name it, --protocol paper, so that tables can."
         )
+    if task_class(recipe.task).needs_start and not recipe.start_from:
+        raise TorchcapsError(f"The task {recipe.task.kind} goes on from a run: say --from RUN.")
     if not 1 <= recipe.optimiser.accumulate <= recipe.batch_size:
         raise TorchcapsError("optimiser.accumulate must lie between 1 and the batch size.")
 
@@ -227,13 +229,13 @@ def set_up(recipe: Recipe, take: bool = True) -> tuple[Recipe, Parts]:
     if fabric.device.type == "cuda" and recipe.hardware.strategy != "fsdp":
         channels_last(task)
     task.check(data, recipe.data.cutmix)
-    task.begin(data)
     for taken in (*measures, *watch):
         taken.check(task.model)
     begun = ""
     if recipe.start_from and take:
         labelled = data.classes if type(task).needs_labels else ()
         begun = str(take_weights(task.model, recipe.start_from, labelled, recipe.start_partly))
+    task.begin(data)
     if recipe.hardware.strategy == "fsdp":  # the optimiser must see the sharded parameters
         module = fabric.setup_module(task)
         optimiser = fabric.setup_optimizers(make_optimiser(task, recipe.optimiser))

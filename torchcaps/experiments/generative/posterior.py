@@ -48,9 +48,10 @@ for row, (name, steps, before) in ROWS.items():
         ("bound:mnist", probe("mnist", "mnist", "t0"), probe("mnist", "mnist", "t0+A0")),
         posterior="full",
     )  # fmt: skip
-    if before:  # a gentler rate: what it starts from is nearly there
-        rate = made.optimiser.lr * 0.3
-        made = replace(
-            made, before=before, start_partly=True, optimiser=replace(made.optimiser, lr=rate)
+    if before:  # a gentler rate, since what it starts from is nearly there; not for deviations,
+        # which have to grow from 0.015 to about 1
+        gentle = replace(
+            made.optimiser, lr=0.3 * made.optimiser.lr, rates=("process=10", "spreads=30")
         )
+        made = replace(made, before=before, start_partly=True, optimiser=gentle)
     add_recipe(f"generative/posterior/{name}", f"Poses as Normals: {row}.", made)

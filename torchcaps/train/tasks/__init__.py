@@ -11,6 +11,7 @@ from torchcaps.train.tasks.base import (
     tasks,
 )
 from torchcaps.train.tasks.classify import Classify
+from torchcaps.train.tasks.distil import Distil
 from torchcaps.train.tasks.elbo import Elbo
 from torchcaps.train.tasks.masked import Masked
 from torchcaps.train.tasks.reconstruct import Reconstruct
@@ -18,6 +19,7 @@ from torchcaps.train.tasks.sparse import Sparse
 
 __all__ = [
     "Classify",
+    "Distil",
     "Elbo",
     "Masked",
     "Reconstruct",

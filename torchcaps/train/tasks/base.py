@@ -30,6 +30,10 @@ class Task(nn.Module):
     """The validation number that chooses a model."""
     higher_is_better: ClassVar[bool] = False
     needs_labels: ClassVar[bool] = False
+    needs_start: ClassVar[bool] = False
+    """Whether a run must begin with another's weights."""
+    mixes_labels: ClassVar[bool] = False
+    """Whether an image may have shares of two labels."""
     pictures: ClassVar[tuple[str, ...]] = ()
     """Views that are drawn a few times in a run."""
     revision: ClassVar[int] = 1
@@ -42,12 +46,14 @@ class Task(nn.Module):
     def check(self, data: Dataset, cutmix: float) -> None:
         """Say so where this task cannot be asked of the model and the data."""
         del data
-        if cutmix and self.config.kind != "classify":
-            raise TorchcapsError("data.cutmix mixes labels, which only the task classify takes.")
+        if cutmix and not self.mixes_labels:
+            raise TorchcapsError(
+                f"data.cutmix mixes labels, which the task {self.config.kind} does not take."
+            )
 
     def begin(self, data: Dataset) -> None:
-        """Once before the first update, or before those of a resumed run, with the data on its
-        device.
+        """Once before the first update, with the weights that a run begins with and the data on its
+        device; or before a resumed run takes its own weights and state.
         """
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:

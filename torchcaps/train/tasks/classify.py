@@ -39,6 +39,7 @@ class ClassifyTask(Task):
     metric = "accuracy"
     higher_is_better = True
     needs_labels = True
+    mixes_labels = True
 
     def check(self, data: Dataset, cutmix: float) -> None:
         super().check(data, cutmix)
