@@ -44,6 +44,12 @@ def test_one_figure_of_a_report_is_a_command(tiny_recipe, tmp_path, monkeypatch,
     assert {p.name for p in tmp_path.rglob("*.png") if p.parent.name in ("f", tmp_path.name)} == {
         "3.png", "mistakes-a.png", "mistakes-b.png",
     }  # fmt: skip
+    assert main(["draw", "templates", "zoo:generative", "--out", "f/6.png"]) == 0
+    assert main(["draw", "mistakes", "a", "zoo:convnet-avg", "--out", "f/m.png"]) == 0
+    assert {p.name for p in (tmp_path / "f").iterdir()} == {
+        "3.png", "6.png", "m-a.png", "m-convnet-avg.png",
+    }  # fmt: skip
+    assert main(["draw", "templates", "zoo:generativ"]) == 2
     assert main(["draw", "parts", "a"]) == 1
     assert main(["draw", "suport", "a"]) == 2
     said = " ".join(capsys.readouterr().err.split())

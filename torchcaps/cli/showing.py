@@ -119,32 +119,36 @@ def draw(
 ) -> None:
     """Draw one figure of a report for runs: support by rank, ranks, parts, routing, mistakes …
 
-    Example: torchcaps draw support runs/sparse-table1-sparse-s0 runs/sparse-table1-dense-s0
+    Examples: torchcaps draw turned zoo:generative · torchcaps draw support runs/sparse-s0
 
     Args:
         view: The figure, by its name in a report's folder.
-        runs: Folders of runs, in one figure where the view takes several.
+        runs: Folders of runs, or zoo:NAME, in one figure where the view takes several.
         out: The file; default: VIEW.png. Each run that has a figure of its own adds its name.
         data_root: The folder of the data sets.
     """
     import torchcaps.analysis  # noqa: F401  registers the views
     from torchcaps.analysis.figure import save_figure
     from torchcaps.analysis.views import get_view
+    from torchcaps.models.zoo import PREFIX
     from torchcaps.train.load import data_of, load
+    from torchcaps.train.recipe import from_dict
     from torchcaps.train.record import best_device
     from torchcaps.train.run import by_name
 
     chosen, device = get_view(view), best_device()
     if not runs:
         raise Misused(f"Name at least one run: torchcaps draw {view} runs/demo/capsnet.")
+    kept = [str(name) for name in runs if str(name).startswith(PREFIX)]
+    own = by_name(name for name in runs if str(name) not in kept)
     found = {}
-    for name, run in by_name(runs).items():
-        model = load(run.folder).to(device)
-        recipe = run.recipe()
+    for name, source in {**{n: n for n in kept}, **{n: r.folder for n, r in own.items()}}.items():
+        model = load(source).to(device)
+        recipe = own[name].recipe() if name in own else from_dict((model.record or {})["recipe"])
         data = data_of(recipe.data, data_root, draw=recipe.seed).to(device)
         if reason := chosen.applies(model, data):
-            raise TorchcapsError(f"{run.folder}: there is no {view} to see. {reason}")
-        found[run.folder.name, name] = chosen.compute(model, data)
+            raise TorchcapsError(f"{source}: there is no {view} to see. {reason}")
+        found[Path(source).name.removeprefix(PREFIX), name] = chosen.compute(model, data)
     out = out or Path(f"{view}.png")
     out.parent.mkdir(parents=True, exist_ok=True)
     figures = {out: {name: arrays for (_, name), arrays in found.items()}}
@@ -154,7 +158,7 @@ def draw(
             for (folder, name), arrays in found.items()
         }
     for path, arrays in figures.items():
-        save_figure(chosen.draw(arrays), path, dpi=150)
+        save_figure(chosen.draw(arrays), path, dpi=150, bbox_inches="tight")
         console.print(f"wrote {path}")
 
 
