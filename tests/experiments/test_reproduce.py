@@ -59,6 +59,20 @@ def test_only_what_is_missing_is_run(paper, capsys):
     assert "# never run" in said and "4 runs, 0 s for 0 by earlier runs; 4 were never run." in said
 
 
+def test_runs_of_any_seed_count_and_some_recipes_can_be_asked_for(paper, capsys):
+    results = paper / "results"
+    assert not run_job(Job("little/a", 5), "", results).error
+    assert missing("little", (), 2, results) == [
+        Job("little/b", 0), Job("little/a", 0), Job("little/b", 1)
+    ]  # fmt: skip
+    assert missing("little", (), 1, results, only=("little/*",)) == [Job("little/b", 0)]
+    assert missing("little", (), 2, results, only=("*/a",)) == [Job("little/a", 0)]
+    assert main(["reproduce", "little", "--only", "little/c", "--dry"]) == 1
+    assert "--only little/c" in capsys.readouterr().err
+    assert main(["reproduce", "little", "--only", "little/a", "*/b", "--seeds", "1", "--dry"]) == 0
+    assert "1 runs" in capsys.readouterr().out
+
+
 def test_a_stopped_run_goes_on_and_a_failed_one_is_named(paper, monkeypatch, capsys):
     original = Training.step
 

@@ -161,6 +161,7 @@ def reproduce(
     results: Path = RESULTS,
     dry: bool = False,
     protocol: str = "ours",
+    only: Annotated[tuple[str, ...], arg(metavar="RECIPE")] = (),
 ) -> None:
     """Run what results/ lacks of a paper's tables, then print them beside the paper's values.
 
@@ -177,6 +178,7 @@ def reproduce(
         results: The folder of the recorded results.
         dry: Whether it only says what would be run, and how long such runs took before.
         protocol: `paper`: as the paper did it where ours differs, in rows marked so.
+        only: Recipes that are run, of those that are lacking: 'mcae/table1/imagewoof*'.
     """
     from rich.progress import (
         BarColumn,
@@ -191,7 +193,7 @@ def reproduce(
     from torchcaps.experiments.reproduce import missing, seconds_before
     from torchcaps.experiments.reproduce import reproduce as run_all
 
-    jobs = missing(paper, tables, seeds, results, protocol)
+    jobs = missing(paper, tables, seeds, results, protocol, only)
     if dry:
         return _say_jobs(jobs, seconds_before(paper, results))
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),

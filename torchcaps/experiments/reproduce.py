@@ -7,6 +7,8 @@ carries them to a cluster unchanged.
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from itertools import count
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -14,7 +16,7 @@ from typing import Any
 from rich.console import Console
 
 from torchcaps.analysis.measures import measure_of, read_measure
-from torchcaps.errors import TorchcapsError
+from torchcaps.errors import TorchcapsError, nearest
 from torchcaps.experiments.chain import pretrained, same_run
 from torchcaps.experiments.tables import RESULTS, Table, counted_lines, get_table, list_tables
 from torchcaps.train.recipe import Recipe, with_root
@@ -50,11 +52,19 @@ class Done:
 
 
 def missing(
-    paper: str, names: tuple[str, ...], seeds: int, results: Path, protocol: str = "ours"
+    paper: str,
+    names: tuple[str, ...],
+    seeds: int,
+    results: Path,
+    protocol: str = "ours",
+    only: tuple[str, ...] = (),
 ) -> list[Job]:
-    """Rows with a recipe and no recorded run; every row gets one before any gets two.
+    """Rows with a recipe and fewer recorded runs than `seeds`, of whatever seed; every row gets one
+    before any gets two.
 
     A row whose run is recorded and lacks a measure is there too, if its folder still stands.
+
+    only: names of recipes, with * for any letters
     """
     chosen = [get_table(paper, name) for name in names] if names else list_tables(paper)
     known = {n: get_recipe(n) for n in recipes()}
@@ -62,21 +72,33 @@ def missing(
     wanted = {n: kinds for n, kinds in wanted.items() if has_protocol(n, protocol)}
     if not wanted:
         raise TorchcapsError(f"{paper} {' '.join(names)}: no recipe fills it.")
+    for text in only:
+        if not any(fnmatchcase(n, text) for n in wanted):
+            raise TorchcapsError(f"--only {text}: {nearest(text, list(wanted))}")
+    if only:
+        wanted = {n: k for n, k in wanted.items() if any(fnmatchcase(n, t) for t in only)}
     lines = counted_lines(paper, results)
     tested: dict[tuple[str, int, str], set[str]] = {}
     for r in lines:
         tested.setdefault((r["recipe"], r["seed"], r["protocol"]), set()).add(r["data"])
     measured = {(r["recipe"], r["seed"], r["protocol"], measure_of(r["metric"])) for r in lines}
     jobs = []
-    for seed in range(seeds):
-        for name, kinds in wanted.items():
-            key = (name, seed, protocol)
-            job = Job(name, seed, protocol, tuple(k for k in kinds if (*key, k) not in measured))
-            stands = (job.folder / "record.json").exists()
-            whole = key in tested and tested_on(known[name]) <= tested[key]
-            if not whole or (job.measures and stands):
-                jobs.append(job)
-    return jobs
+    for name, kinds in wanted.items():
+        whole = {
+            seed
+            for recipe, seed, under in tested
+            if (recipe, under) == (name, protocol)
+            and tested_on(known[name]) <= tested[recipe, seed, under]
+        }
+        for seed in sorted(whole):
+            lacking = tuple(k for k in kinds if (name, seed, protocol, k) not in measured)
+            job = Job(name, seed, protocol, lacking)
+            if lacking and (job.folder / "record.json").exists():
+                jobs.append((0, job))
+        others = (seed for seed in count() if seed not in whole)
+        for number in range(len(whole), seeds):
+            jobs.append((number, Job(name, next(others), protocol, tuple(kinds))))
+    return [job for _, job in sorted(jobs, key=lambda ranked: ranked[0])]
 
 
 def seconds_before(paper: str, results: Path) -> dict[str, float]:

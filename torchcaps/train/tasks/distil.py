@@ -24,7 +24,7 @@ class Distil(Classify):
     taught: float = 0.9
     """The share of the loss that asks for the teacher's answer; the labels have the rest."""
     mirror: bool = True
-    """Whether the teacher sees each image's mirror too."""
+    """Whether the teacher sees each image's mirror too: good for photographs, not for digits."""
 
 
 @register_task("distil", Distil)
