@@ -41,13 +41,16 @@ def test_one_figure_of_a_report_is_a_command(tiny_recipe, tmp_path, monkeypatch,
         start(replace(tiny_recipe, epochs=1, seed=seed), tmp_path / name)
     assert main(["draw", "support", "a", "b", "--out", "f/3.png"]) == 0  # both in one
     assert main(["draw", "mistakes", "a", "b"]) == 0
+    start(replace(tiny_recipe, epochs=1, seed=2), tmp_path / "c" / "a")
+    assert main(["draw", "mistakes", "a", "c/a", "--out", "g/m.png"]) == 0
+    assert {p.name for p in (tmp_path / "g").iterdir()} == {"m-a.png", "m-a-1.png"}
     assert {p.name for p in tmp_path.rglob("*.png") if p.parent.name in ("f", tmp_path.name)} == {
         "3.png", "mistakes-a.png", "mistakes-b.png",
     }  # fmt: skip
     assert main(["draw", "templates", "zoo:generative", "--out", "f/6.png"]) == 0
     assert main(["draw", "mistakes", "a", "zoo:convnet-avg", "--out", "f/m.png"]) == 0
     assert {p.name for p in (tmp_path / "f").iterdir()} == {
-        "3.png", "6.png", "m-a.png", "m-convnet-avg.png",
+        "3.png", "6.png", "m-a.png", "m-zoo-convnet-avg.png",
     }  # fmt: skip
     assert main(["draw", "templates", "zoo:generativ"]) == 2
     assert main(["draw", "parts", "a"]) == 1

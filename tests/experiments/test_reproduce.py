@@ -67,10 +67,24 @@ def test_runs_of_any_seed_count_and_some_recipes_can_be_asked_for(paper, capsys)
     ]  # fmt: skip
     assert missing("little", (), 1, results, only=("little/*",)) == [Job("little/b", 0)]
     assert missing("little", (), 2, results, only=("*/a",)) == [Job("little/a", 0)]
-    assert main(["reproduce", "little", "--only", "little/c", "--dry"]) == 1
-    assert "--only little/c" in capsys.readouterr().err
+    assert main(["reproduce", "little", "--only", "little/c", "--dry"]) == 2
+    assert "No recipe of these tables is called 'little/c'." in capsys.readouterr().err
     assert main(["reproduce", "little", "--only", "little/a", "*/b", "--seeds", "1", "--dry"]) == 0
     assert "1 runs" in capsys.readouterr().out
+
+
+def test_a_run_whose_probe_saw_other_data_is_not_whole(paper, registered):
+    results = paper / "results"
+    assert not run_job(Job("little/a", 0), "", results).error
+    probes = ("linear:digits", "linear:digits,fit=train+val")
+    for measures, whole in ((probes[:1], False), (probes, False), ((), True)):
+        registered.recipe("little/a", replace(get_recipe("little/a"), measures=measures))
+        assert (missing("little", (), 1, results, only=("little/a",)) == []) == whole
+    registered.recipe("little/a", replace(get_recipe("little/a"), measures=probes[:1]))
+    assert not run_job(Job("little/a", 1), "", results).error
+    assert missing("little", (), 1, results, only=("little/a",)) == []
+    registered.recipe("little/a", replace(get_recipe("little/a"), measures=probes))
+    assert missing("little", (), 1, results, only=("little/a",)) == [Job("little/a", 0)]
 
 
 def test_a_stopped_run_goes_on_and_a_failed_one_is_named(paper, monkeypatch, capsys):

@@ -142,13 +142,15 @@ def draw(
     kept = [str(name) for name in runs if str(name).startswith(PREFIX)]
     own = by_name(name for name in runs if str(name) not in kept)
     found = {}
-    for name, source in {**{n: n for n in kept}, **{n: r.folder for n, r in own.items()}}.items():
+    for name, source in {**{n: r.folder for n, r in own.items()}, **{n: n for n in kept}}.items():
         model = load(source).to(device)
         recipe = own[name].recipe() if name in own else from_dict((model.record or {})["recipe"])
         data = data_of(recipe.data, data_root, draw=recipe.seed).to(device)
         if reason := chosen.applies(model, data):
             raise TorchcapsError(f"{source}: there is no {view} to see. {reason}")
-        found[Path(source).name.removeprefix(PREFIX), name] = chosen.compute(model, data)
+        stem = str(source).replace(PREFIX, "zoo-") if name in kept else Path(source).name
+        stem = f"{stem}-{len(found)}" if stem in (s for s, _ in found) else stem
+        found[stem, name] = chosen.compute(model, data)
     out = out or Path(f"{view}.png")
     out.parent.mkdir(parents=True, exist_ok=True)
     figures = {out: {name: arrays for (_, name), arrays in found.items()}}

@@ -16,13 +16,17 @@ from typing import Any
 from rich.console import Console
 
 from torchcaps.analysis.measures import measure_of, read_measure
-from torchcaps.errors import TorchcapsError, nearest
+from torchcaps.errors import Misused, TorchcapsError, nearest
 from torchcaps.experiments.chain import pretrained, same_run
 from torchcaps.experiments.tables import RESULTS, Table, counted_lines, get_table, list_tables
 from torchcaps.train.recipe import Recipe, with_root
 from torchcaps.train.registry import get_recipe, has_protocol, recipes
 from torchcaps.train.results import append_record, read, results_file, run_of
 from torchcaps.train.run import claimed, folder_name
+
+HOW = ("fit", "features", "how")
+"""What a line says of a measure beside its data: what a probe saw and read, how was searched."""
+Told = tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -74,13 +78,15 @@ def missing(
         raise TorchcapsError(f"{paper} {' '.join(names)}: no recipe fills it.")
     for text in only:
         if not any(fnmatchcase(n, text) for n in wanted):
-            raise TorchcapsError(f"--only {text}: {nearest(text, list(wanted))}")
+            hint = nearest(text, list(wanted), most=0)
+            raise Misused(f"No recipe of these tables is called {text!r}. {hint}".strip())
     if only:
         wanted = {n: k for n, k in wanted.items() if any(fnmatchcase(n, t) for t in only)}
     lines = counted_lines(paper, results)
-    tested: dict[tuple[str, int, str], set[str]] = {}
+    tested: dict[tuple[str, int, str], set[Told]] = {}
     for r in lines:
-        tested.setdefault((r["recipe"], r["seed"], r["protocol"]), set()).add(r["data"])
+        told = (r["data"], *(r.get(key, "") for key in HOW))
+        tested.setdefault((r["recipe"], r["seed"], r["protocol"]), set()).add(told)
     measured = {(r["recipe"], r["seed"], r["protocol"], measure_of(r["metric"])) for r in lines}
     jobs = []
     for name, kinds in wanted.items():
@@ -88,7 +94,7 @@ def missing(
             seed
             for recipe, seed, under in tested
             if (recipe, under) == (name, protocol)
-            and tested_on(known[name]) <= tested[recipe, seed, under]
+            and _asked(known[name]) <= tested[recipe, seed, under]
         }
         for seed in sorted(whole):
             lacking = tuple(k for k in kinds if (name, seed, protocol, k) not in measured)
@@ -108,6 +114,12 @@ def seconds_before(paper: str, results: Path) -> dict[str, float]:
         if line.get("seconds"):
             found.setdefault(line["recipe"], {})[run_of(line)] = line["seconds"]
     return {recipe: median(taken.values()) for recipe, taken in found.items()}
+
+
+def _asked(recipe: Recipe) -> set[Told]:
+    """What lines of its measures say of the sets that these name."""
+    found = ((data, made.provenance) for made, data in map(read_measure, recipe.measures) if data)
+    return {(data, *(said.get(key, "") for key in HOW)) for data, said in found}
 
 
 def tested_on(recipe: Recipe) -> set[str]:

@@ -76,7 +76,8 @@ class GenerativeConfig(ModelConfig):
     inducing: int = 32
     """Learned points through which its members look at each other; 0: directly."""
     state: Literal["each", "shared"] = "each"
-    """Whether it gives every object 32 numbers of its own, or all of them the same 32."""
+    """Whether the set transformer gives every object 32 numbers of its own, or all of them the same
+    32; where poses are solved for there is none."""
 
 
 class Layer(NamedTuple):

@@ -23,7 +23,7 @@ from torchcaps.models.registry import build, models
 from torchcaps.train.load import data_of, load
 from torchcaps.train.optim import make_optimiser
 from torchcaps.train.recipe import HardwareSpec, Recipe
-from torchcaps.train.starting import take_weights
+from torchcaps.train.starting import listed, take_weights
 from torchcaps.train.tasks import Task, make_task, task_class
 
 
@@ -234,7 +234,13 @@ def set_up(recipe: Recipe, take: bool = True) -> tuple[Recipe, Parts]:
     begun = ""
     if recipe.start_from and take:
         labelled = data.classes if type(task).needs_labels else ()
-        begun = str(take_weights(task.model, recipe.start_from, labelled, recipe.start_partly))
+        taken = take_weights(task.model, recipe.start_from, labelled, recipe.start_partly)
+        if taken.anew and type(task).needs_start:
+            raise TorchcapsError(
+                f"The task {recipe.task.kind} needs all weights of the model, and "
+                f"{recipe.start_from} lacks {listed(taken.anew)}."
+            )
+        begun = str(taken)
     task.begin(data)
     if recipe.hardware.strategy == "fsdp":  # the optimiser must see the sharded parameters
         module = fabric.setup_module(task)

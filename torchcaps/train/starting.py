@@ -28,12 +28,12 @@ class Begun:
 
     def __str__(self) -> str:
         said = [f"Began with {len(self.taken)} tensors of {self.source}"]
-        said += [f"{how}: {_listed(names)}" for how, names in self.fitted.items()]
-        said += [f"anew: {_listed(self.anew)}"] if self.anew else []
+        said += [f"{how}: {listed(names)}" for how, names in self.fitted.items()]
+        said += [f"anew: {listed(self.anew)}"] if self.anew else []
         return "; ".join(said) + "."
 
 
-def _listed(names: list[str]) -> str:
+def listed(names: list[str]) -> str:
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
     return ", ".join(names[:NAMED]) + more
 
@@ -93,10 +93,10 @@ def _refusal(
     anew = "--start-partly begins that anew."
     if known and unknown and all(name in axes for name in lacking):
         return (
-            f"{source} does not know the classes {_listed(unknown)}; it knows "
-            f"{_listed(list(known))}. {anew}"
+            f"{source} does not know the classes {listed(unknown)}; it knows "
+            f"{listed(list(known))}. {anew}"
         )
-    return f"{source} does not have what fits {_listed(lacking)} of this model. {anew}"
+    return f"{source} does not have what fits {listed(lacking)} of this model. {anew}"
 
 
 def _fitted(

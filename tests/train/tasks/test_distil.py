@@ -48,6 +48,22 @@ def test_the_loss_by_hand():
     torch.testing.assert_close(task.eval()(batch)["loss"], told)
 
 
+def test_the_teachers_statistics_stay_and_half_precision_works():
+    model = create_model("convnet-modern", image_size=28, channels=(4,) * 7)
+    task = make_task(model, Distil("spread")).train()
+    assert model.training and not task.teacher.training
+    before = {name: t.clone() for name, t in task.teacher.named_buffers()}
+    assert any("running_mean" in name for name in before)
+    batch = Batch(torch.rand(5, 1, 28, 28), torch.arange(5))
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = task(batch)["loss"]
+    assert loss.dtype == torch.float32 and bool(loss.isfinite())
+    after = dict(task.teacher.named_buffers())
+    assert all(torch.equal(after[name], t) for name, t in before.items())
+    own = dict(model.named_buffers())
+    assert any(not torch.equal(own[name], t) for name, t in before.items())
+
+
 def test_the_teacher_is_what_the_run_began_with_and_stays(taught, tmp_path):
     whole = start(taught, tmp_path / "whole")
     first = load_file(Run(tmp_path / "first").model / "model.safetensors")
@@ -76,5 +92,8 @@ def test_what_it_needs_is_said(taught, tmp_path):
     with pytest.raises(TorchcapsError, match="say --from RUN"):
         start(replace(taught, start_from=""), tmp_path / "a")
     nobody = replace(taught, task=replace(taught.task, taught=0.0))
-    with pytest.raises(TorchcapsError, match="taught=0.0: a share"):
+    with pytest.raises(TorchcapsError, match="taught must be above 0 and at most 1"):
         start(nobody, tmp_path / "b")
+    other = replace(taught, model=replace(taught.model, out_dim=5), start_partly=True)
+    with pytest.raises(TorchcapsError, match="needs all weights of the model, and .* lacks"):
+        start(other, tmp_path / "c")

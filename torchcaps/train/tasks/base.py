@@ -52,8 +52,8 @@ class Task(nn.Module):
             )
 
     def begin(self, data: Dataset) -> None:
-        """Once before the first update, with the weights that a run begins with and the data on its
-        device; or before a resumed run takes its own weights and state.
+        """A run calls this once before its first update, with the weights that it begins with and
+        the data on its device; a resumed run before it takes its own weights and state.
         """
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:

@@ -39,7 +39,7 @@ class DistilTask(ClassifyTask):
     def check(self, data: Dataset, cutmix: float) -> None:
         super().check(data, cutmix)
         if not 0 < self.taught <= 1:
-            raise TorchcapsError(f"task.taught={self.taught}: a share from 0 to 1.")
+            raise TorchcapsError(f"task.taught must be above 0 and at most 1; it is {self.taught}.")
 
     def begin(self, data: Dataset) -> None:
         super().begin(data)
@@ -69,4 +69,4 @@ class DistilTask(ClassifyTask):
             return told
         assert output.logits is not None
         taught = F.cross_entropy(output.logits.float(), self.said(batch.images))
-        return torch.lerp(told, taught, self.taught)
+        return torch.lerp(told.float(), taught, self.taught)
