@@ -9,6 +9,7 @@ import pytest
 
 from torchcaps.cli import main
 from torchcaps.errors import TorchcapsError
+from torchcaps.train.record import command_line
 from torchcaps.train.results import (
     amend,
     append,
@@ -215,3 +216,9 @@ def test_the_recorded_results_hold_nothing_that_the_program_does_not_write(path)
             assert set(line) <= more | AMENDMENTS[line["kind"]]
         else:
             assert set(line) <= KNOWN | (ONCE if line["date"] < SINCE else set()), line["date"]
+
+
+def test_a_command_does_not_say_where_the_data_lie(monkeypatch):
+    words = ["train", "little/a", "--data.root", "/mine", "--seed", "3", "--data-root=/mine"]
+    monkeypatch.setattr("sys.argv", ["/bin/torchcaps", *words, "--record"])
+    assert command_line() == "torchcaps train little/a --seed 3 --record"

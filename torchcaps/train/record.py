@@ -56,15 +56,29 @@ def versions() -> dict[str, str]:
     return found
 
 
+PLACES = ("--data.root", "--data-root")
+
+
+def without_places(words: list[str]) -> list[str]:
+    """The words of a command but for the folder of the data sets, which is a machine's own."""
+    kept: list[str] = []
+    skip = False
+    for word in words:
+        if not skip and word not in PLACES and not word.startswith(tuple(f"{p}=" for p in PLACES)):
+            kept.append(word)
+        skip = word in PLACES
+    return kept
+
+
 def command_line() -> str:
     """What a person would type to get this again."""
-    script = Path(sys.argv[0])
+    script, words = Path(sys.argv[0]), without_places(sys.argv[1:])
     if script.name == "torchcaps" or script.parts[-2:] == ("cli", "__main__.py"):
-        return shlex.join(["torchcaps", *sys.argv[1:]])
+        return shlex.join(["torchcaps", *words])
     if script.suffix == ".py":
         near = script.resolve().is_relative_to(Path.cwd())
         shown = script.resolve().relative_to(Path.cwd()) if near else script.name
-        return shlex.join(["python", str(shown), *sys.argv[1:]])
+        return shlex.join(["python", str(shown), *words])
     return "torchcaps.fit(…)"
 
 
