@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from torch import nn
 
 from torchcaps.analysis.measures import Told, prepare, take_all
 from torchcaps.analysis.mistakes import summary
@@ -46,13 +47,22 @@ def task_lines(task: Task, name: str, data: Dataset, split: str) -> list[dict[st
     ]
 
 
+def on_device(task: Task, device: torch.device) -> Task:
+    """A task on its device; on a GPU, weights of convolutions lie as tensor cores read them."""
+    task = task.to(device)
+    for part in task.modules() if device.type == "cuda" else ():
+        if isinstance(part, nn.Conv2d):  # weights of capsules stay as they are
+            part.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+    return task
+
+
 def open_run(folder: Path) -> tuple[Recipe, Task]:
     """A finished run's recipe and its task with the chosen weights, ready to be asked."""
     run = Run.open(folder)
     run.record()  # says so if it is not finished
     recipe = run.recipe()
     task = make_task(load(folder), recipe.task)
-    return recipe, task.to(best_device()).eval()
+    return recipe, on_device(task, best_device()).eval()
 
 
 Which = Literal["test", "val", "train", "all"]

@@ -10,7 +10,7 @@ from torchcaps.analysis.measures import take_all
 from torchcaps.data.source import sha256_file
 from torchcaps.errors import TorchcapsError
 from torchcaps.train import checkpoint
-from torchcaps.train.evaluate import arithmetic, task_lines
+from torchcaps.train.evaluate import arithmetic, on_device, task_lines
 from torchcaps.train.progress import MeasureProgress
 from torchcaps.train.recipe import to_dict
 from torchcaps.train.record import environment
@@ -23,7 +23,7 @@ from torchcaps.train.training import Training
 
 def chosen_task(training: Training) -> Task:
     """A fresh task with the chosen weights, whole on this device whatever the strategy was."""
-    task = build_task(training.recipe).to(training.parts.fabric.device)
+    task = on_device(build_task(training.recipe), training.parts.fabric.device)
     checkpoint.restore(task.model, training.best)
     return task.eval()
 

@@ -20,6 +20,7 @@ from torchcaps.data.registry import shared_loads
 from torchcaps.errors import TorchcapsError
 from torchcaps.models.base import SIZES
 from torchcaps.models.registry import build, models
+from torchcaps.train.evaluate import on_device
 from torchcaps.train.load import data_of, load
 from torchcaps.train.optim import make_optimiser
 from torchcaps.train.recipe import HardwareSpec, Recipe
@@ -100,13 +101,6 @@ def seed_process(seed: int, rank: int, step: int = 0) -> None:
     """Random numbers of its own for every process but the first, which keeps those it has."""
     if rank:
         torch.manual_seed((seed * 1_000_003 + rank) * 1_000_003 + step)
-
-
-def channels_last(module: nn.Module) -> None:
-    """Lay the weights of convolutions as tensor cores read them; those of capsules stay."""
-    for part in module.modules():
-        if isinstance(part, nn.Conv2d):
-            part.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
 
 
 def _shard(task: Any, mesh: Any) -> nn.Module:
@@ -225,9 +219,9 @@ def set_up(recipe: Recipe, take: bool = True) -> tuple[Recipe, Parts]:
         )  # fmt: skip
     data = data.to(fabric.device)
     torch.manual_seed(recipe.seed)
-    task = build_task(recipe).to(fabric.device)
-    if fabric.device.type == "cuda" and recipe.hardware.strategy != "fsdp":
-        channels_last(task)
+    task = build_task(recipe)
+    sharded = recipe.hardware.strategy == "fsdp"
+    task = task.to(fabric.device) if sharded else on_device(task, fabric.device)
     task.check(data, recipe.data.cutmix)
     for taken in (*measures, *watch):
         taken.check(task.model)
@@ -242,7 +236,7 @@ def set_up(recipe: Recipe, take: bool = True) -> tuple[Recipe, Parts]:
             )
         begun = str(taken)
     task.begin(data)
-    if recipe.hardware.strategy == "fsdp":  # the optimiser must see the sharded parameters
+    if sharded:  # the optimiser must see the sharded parameters
         module = fabric.setup_module(task)
         optimiser = fabric.setup_optimizers(make_optimiser(task, recipe.optimiser))
     else:
