@@ -144,6 +144,7 @@ number; rooms of one number do not import each other.
     results         results/*.jsonl: measured lines and their amendments
     progress        the progress display
     failing         what ends a run from outside, in a sentence
+    sharing         several runs on one device, of which one takes steps
     diagnose        the layer where a loss stopped being finite
     starting        weights that a run begins with
     setup           what a run works with, built from its recipe

@@ -173,7 +173,7 @@ def reproduce(
         paper: The short name of the paper.
         tables: Some of its tables; default: all.
         seeds: How many runs every row should have.
-        at_once: How many runs go side by side, on one GPU if they fit.
+        at_once: How many runs go side by side; on one GPU they take their steps in turns.
         data_root: The folder of the data sets.
         results: The folder of the recorded results.
         dry: Whether it only says what would be run, and how long such runs took before.

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from itertools import count
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from rich.console import Console
@@ -108,12 +107,13 @@ def missing(
 
 
 def seconds_before(paper: str, results: Path) -> dict[str, float]:
-    """What a run of each recipe took, by its recorded runs: the middle one, counted or not."""
+    """What a run of each recipe took, by its recorded runs: the quickest, counted or not, since
+    others shared their device."""
     found: dict[str, dict[tuple[Any, ...], float]] = {}
     for line in read(results_file(paper, results))[0]:
         if line.get("seconds"):
             found.setdefault(line["recipe"], {})[run_of(line)] = line["seconds"]
-    return {recipe: median(taken.values()) for recipe, taken in found.items()}
+    return {recipe: min(taken.values()) for recipe, taken in found.items()}
 
 
 def _asked(recipe: Recipe) -> set[Told]:
@@ -143,8 +143,13 @@ def _measures(recipe: Recipe, chosen: list[Table]) -> dict[str, None] | None:
     return found
 
 
-def run_job(job: Job, data_root: str, results: Path) -> Done:
-    """Begin, go on with, or only record a run; what it says goes to a log beside it."""
+def run_job(job: Job, data_root: str, results: Path, beside: bool = False) -> Done:
+    """Begin, go on with, or only record a run; what it says goes to a log beside it.
+
+    beside: whether others run at the same time; on a GPU they then take steps in turns
+    """
+    import torch
+
     from torchcaps.train.evaluate import measure_run
     from torchcaps.train.loop import resume, start  # Lightning takes a second to import
 
@@ -152,6 +157,8 @@ def run_job(job: Job, data_root: str, results: Path) -> Done:
     try:
         recipe = replace(get_recipe(job.recipe, job.protocol), seed=job.seed)
         recipe = with_root(recipe, data_root)
+        in_turn = beside and torch.cuda.is_available()
+        recipe = replace(recipe, hardware=replace(recipe.hardware, in_turn=in_turn))
         with job.folder.with_suffix(".log").open("a") as log:
             console = Console(file=log)
             with claimed(job.folder, recipe, console.print):
@@ -181,6 +188,7 @@ def reproduce(
     from joblib import Parallel, delayed
 
     pool = Parallel(n_jobs=at_once, return_as="generator_unordered")
-    for done in pool(delayed(run_job)(job, data_root, results) for job in jobs):
+    beside = at_once != 1
+    for done in pool(delayed(run_job)(job, data_root, results, beside) for job in jobs):
         if done is not None:
             yield done

@@ -26,11 +26,14 @@ from torchcaps.train.record import environment
 from torchcaps.train.registry import identity, marked
 from torchcaps.train.run import Run, claimed
 from torchcaps.train.setup import set_up
+from torchcaps.train.sharing import Turn
 from torchcaps.train.tasks import Task
 from torchcaps.train.training import Training
 
 LARGE = 50_000_000
 """Parameters that no network of the papers has."""
+WARM = 10
+"""Steps after which a run has compiled and can wait for its turn, if it takes turns."""
 
 
 def _pictured(rounds: int) -> set[int]:
@@ -119,20 +122,25 @@ def train_to_end(training: Training, command: str = "") -> dict[str, Any]:
 
 def _steps(training: Training, asked: threading.Event) -> None:
     recipe, state, per_round = training.recipe, training.state, training.round
+    device = training.parts.fabric.device
     training.parts.task.train()
     saved = round_began = began = time.monotonic()
-    before = state.seconds
+    before, taken = state.seconds, 0
     by_epochs = per_round == training.parts.loader.steps_per_epoch and not recipe.steps
     bar = TrainingProgress(
         recipe.name, training.total, state.step, recipe.batch_size,
         recipe.epochs if by_epochs else 0, training.console,
     )  # fmt: skip
-    with bar as progress:
+    with bar as progress, Turn(device, recipe.hardware.in_turn) as turn:
         while not state.finished:
             training.step()
             progress.step(state.step)
+            taken += 1
+            if taken == WARM:
+                waited = turn.wait(asked, progress.console.print)
+                began, round_began = began + waited, round_began + waited
             if state.step % per_round == 0 or state.step == training.total:
-                if training.parts.fabric.device.type == "cuda":
+                if device.type == "cuda":
                     torch.cuda.synchronize()
                 number, done = divmod(state.step - 1, per_round)
                 spent = time.monotonic() - round_began

@@ -95,6 +95,9 @@ class HardwareSpec:
     """The arithmetic of training."""
     compile: Literal["none", "default", "graphs", "auto"] = "none"
     """torch.compile of forward and loss; `graphs` adds CUDA graphs; `auto`: that on a GPU."""
+    in_turn: bool = False
+    """Whether runs on one device that all say so take their steps one run at a time, while the
+    others load, compile or are measured."""
 
     @property
     def processes(self) -> int:

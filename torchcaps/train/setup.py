@@ -193,6 +193,8 @@ def _check(recipe: Recipe) -> None:
         )
     if task_class(recipe.task).needs_start and not recipe.start_from:
         raise TorchcapsError(f"The task {recipe.task.kind} goes on from a run: say --from RUN.")
+    if recipe.hardware.in_turn and recipe.hardware.processes > 1:
+        raise TorchcapsError("hardware.in_turn is for runs of one process each.")
     if not 1 <= recipe.optimiser.accumulate <= recipe.batch_size:
         raise TorchcapsError("optimiser.accumulate must lie between 1 and the batch size.")
 

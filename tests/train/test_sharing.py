@@ -1,0 +1,112 @@
+"""Runs that share a device: one takes steps, the others wait, and waiting is no time of a run."""
+
+import os
+import signal
+import threading
+import time
+from dataclasses import replace
+
+import pytest
+import torch
+from filelock import FileLock
+
+import torchcaps
+from torchcaps.errors import Interrupted, TorchcapsError
+from torchcaps.experiments import reproduce
+from torchcaps.experiments.reproduce import Job, run_job
+from torchcaps.train.loop import WARM, resume
+from torchcaps.train.recipe import HardwareSpec
+from torchcaps.train.run import Run
+from torchcaps.train.sharing import Turn, lock_of
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def held(tmp_path, monkeypatch):
+    """The turn, which another run has, on a device of this test's own."""
+    monkeypatch.setattr("torchcaps.train.sharing.lock_of", lambda device: tmp_path / "turn")
+    with FileLock(tmp_path / "turn", thread_local=False) as lock:
+        yield lock
+
+
+def taking_turns(recipe):
+    return replace(recipe, hardware=replace(recipe.hardware, in_turn=True))
+
+
+def soon(folder, act):
+    """Do this two seconds after a run has begun, by which it has taken all the steps it may."""
+
+    def wait():
+        while not Run(folder).recipe_file.exists():
+            time.sleep(0.02)
+        time.sleep(2)
+        act()
+
+    thread = threading.Thread(target=wait, daemon=True)
+    thread.start()
+    return thread
+
+
+def test_a_run_waits_until_another_has_taken_its_steps(tiny_recipe, held, tmp_path):
+    seen = []
+
+    def let_go():
+        seen.append(Run(tmp_path / "run").metrics_file.exists())
+        held.release()
+
+    thread = soon(tmp_path / "run", let_go)
+    began = time.monotonic()
+    run = torchcaps.fit(taking_turns(tiny_recipe), tmp_path / "run", quiet=True)
+    thread.join()
+    assert seen == [False], "it ended an epoch while another had the turn"
+    assert len(run.metrics()) == 2 and run.record()["steps_trained"] > 2 * WARM
+    assert run.record()["seconds"] < time.monotonic() - began - 1, "waiting was counted"
+    assert not FileLock(tmp_path / "turn").is_locked
+
+
+def test_a_run_that_is_not_asked_to_never_waits(tiny_recipe, held, tmp_path):
+    run = torchcaps.fit(replace(tiny_recipe, epochs=1), tmp_path / "run", quiet=True)
+    assert run.record()["epochs_trained"] == 1
+
+
+def test_ctrl_c_ends_the_waiting_and_the_run_goes_on_later(tiny_recipe, held, tmp_path):
+    soon(tmp_path / "run", lambda: os.kill(os.getpid(), signal.SIGINT))
+    with pytest.raises(Interrupted):
+        torchcaps.fit(taking_turns(tiny_recipe), tmp_path / "run", quiet=True)
+    held.release()
+    assert len(resume(tmp_path / "run").metrics()) == 2
+
+
+def test_the_turn_ends_with_the_block(held):
+    held.release()
+    with Turn(CPU, asked=True) as turn:
+        assert turn.wait(threading.Event(), print) < 1
+        assert turn.lock is not None and turn.lock.is_locked
+    assert not turn.lock.is_locked
+
+
+def test_every_device_has_a_turn_of_its_own():
+    assert lock_of(CPU) == lock_of(CPU) and "cpu" in lock_of(CPU).name
+
+
+def test_several_processes_of_one_run_take_no_turns(tiny_recipe, tmp_path):
+    hardware = HardwareSpec("cpu", devices=2, strategy="ddp", in_turn=True)
+    with pytest.raises(TorchcapsError, match="one process"):
+        torchcaps.fit(replace(tiny_recipe, hardware=hardware), tmp_path / "run", quiet=True)
+
+
+@pytest.mark.parametrize(("beside", "gpu"), [(True, True), (True, False), (False, True)])
+def test_reproduce_takes_turns_where_runs_share_a_gpu(beside, gpu, tmp_path, monkeypatch):
+    given = []
+
+    def start(recipe, *_):
+        given.append(recipe.hardware.in_turn)
+        raise TorchcapsError("seen")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("torchcaps.train.loop.start", start)
+    monkeypatch.setattr(reproduce, "pretrained", lambda recipe, *_: recipe)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
+    assert run_job(Job("demo/capsnet", 0), "", tmp_path, beside).error == "seen"
+    assert given == [beside and gpu]
