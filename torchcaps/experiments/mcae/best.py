@@ -36,6 +36,8 @@ CROPS = {
 }
 EPOCHS = {"MNIST": (50, 100), "smallNORB": (50, 100)}
 """Epochs of pretraining and of finetuning, where they are not 200 and 350."""
+SHORTER = EPOCHS | {"Fashion": (50, 150), "CIFAR-10": (50, 150)}
+"""With the printed patches, whose steps take some three times as long."""
 ROWS = {"best": "mcae/best/pretrain-{}", "best, no pretraining": ""}
 COARSE = {f"{row}, large patches": before and f"{before}-large" for row, before in ROWS.items()}
 MEASURED = ("smallNORB", "CIFAR-10", "Imagenette")
@@ -57,7 +59,11 @@ add_table(
 
 def best_pretraining(column: str, row: str = "pretraining, best", **fields: Any) -> Recipe:
     first = pretraining(column, row=row, target="normalised", **fields)
-    return replace(first, epochs=EPOCHS.get(column, (200, 350))[0])
+    return replace(first, epochs=_epochs(column, fields)[0])
+
+
+def _epochs(column: str, fields: dict[str, Any]) -> tuple[int, int]:
+    return (SHORTER if "patch_size" in fields else EPOCHS).get(column, (200, 350))
 
 
 def hardened(recipe: Recipe, column: str, *more: str, cutmix: float = 0.5) -> Recipe:
@@ -72,7 +78,7 @@ def hardened(recipe: Recipe, column: str, *more: str, cutmix: float = 0.5) -> Re
 
 def best_finetuning(column: str, row: str, before: str, **fields: Any) -> Recipe:
     plain = finetuning("best", row, column, before, **fields)
-    plain = replace(plain, epochs=EPOCHS.get(column, (200, 350))[1])
+    plain = replace(plain, epochs=_epochs(column, fields)[1])
     return hardened(plain, column, cutmix=0.0 if column == "MNIST" else 0.5)
 
 
