@@ -42,12 +42,12 @@ TINY_CONVNET = {"channels": (4, 8), "strides": (1, 2), "kernel_size": 9, "hidden
 
 @pytest.fixture
 def tiny_recipe() -> Recipe:
-    """Two short epochs of a very small CapsNet: about two seconds."""
+    """Two epochs of twenty small steps with a very small CapsNet: about half a second."""
     return Recipe(
         name="tiny",
         epochs=2,
-        batch_size=200,
-        data=DataSpec("digits", ("translate:2",)),
+        batch_size=50,
+        data=DataSpec("digits", ("translate:2",), per_class=100),
         model=model_config("capsnet", **TINY_CAPSNET),
     )
 

@@ -31,7 +31,8 @@ MUTATIONS = int(os.environ.get("TORCHCAPS_ATTACK", "12"))
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     config = model_config("capsnet", **TINY_CAPSNET)
-    recipe = Recipe(name="tiny", epochs=2, batch_size=200, data=DataSpec("digits"), model=config)
+    data = DataSpec("digits", per_class=100)
+    recipe = Recipe(name="tiny", epochs=2, batch_size=50, data=data, model=config)
     return start(recipe, tmp_path_factory.mktemp("whole") / "run")
 
 

@@ -104,6 +104,7 @@ def test_pretraining_needs_no_labels(chain, capsys):
         pixels = torch.randint(0, 255, (28, 28), dtype=torch.uint8).numpy()
         Image.fromarray(pixels).save(folder / f"{number}.png")
     words = ["train", "little/pretrain", "--data", f"folder:{folder},size=28,mode=L"]
+    words += ["--data.per-class", "0"]
     assert main([*words, "--epochs", "1", "--batch-size", "8", "--out", "c"]) == 0
     assert "knn" not in (chain / "c/metrics.jsonl").read_text()
     assert "has no labels: linear,limit=5000" in capsys.readouterr().out.replace("\n", " ")

@@ -143,7 +143,7 @@ def test_choose_last(tiny_recipe, tmp_path):
 @pytest.mark.parametrize("model", ["capsnet-small", "convnet-avg-small"])
 def test_every_loss_goes_with_every_model(kind, model, tmp_path, tiny_recipe):
     sizes = {"channels": 4, "num_types": 2} if "caps" in model else {"channels": (4, 4)}
-    recipe = replace(tiny_recipe, epochs=1, batch_size=2000, task=Classify(kind))
+    recipe = replace(tiny_recipe, epochs=1, batch_size=500, task=Classify(kind))
     run = start(replace(recipe, model=model_config(model, **sizes)), tmp_path / "run")
     assert run.record()["results"]
 
