@@ -102,7 +102,7 @@ CASES = [
         "em-conv-window",
         _em,
         [(2, 5, 4, 3, 16), (27, 5, 4, 4), (-2, 5, 4, 3), (5,), (5,)],
-        {"window": W(3, 2, 1), "final_lambda": 1.0, "compete": "window"},
+        {"window": W(3, 2, 1), "final_lambda": 1.0, "compete": "window", "num_iters": 2},
     ),
     Case(
         "em-conv-nine",  # windows of an inner child

@@ -9,6 +9,7 @@ from torchcaps.layers import EM, ConvCaps, DenseCaps
 from torchcaps.routing import dynamic_routing, inverted_routing
 
 pytest.importorskip("triton")
+pytestmark = pytest.mark.usefixtures("no_overflow_checks")
 
 
 @pytest.mark.parametrize(
@@ -46,7 +47,7 @@ def test_opcheck(name, operator):
 class Layer(nn.Module):
     def __init__(self, routing="inverted"):
         super().__init__()
-        self.caps = ConvCaps(3, 4, 2, 4, 3, 2, 1, routing=routing, matrix=True, impl="triton")
+        self.caps = ConvCaps(3, 4, 2, 4, 2, routing=routing, matrix=True, impl="triton")
 
     def forward(self, poses):
         return self.caps(poses, poses[..., 0].sigmoid()).poses

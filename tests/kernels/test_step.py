@@ -7,6 +7,7 @@ from tests.kernels.cases import CASES, DEVICE
 from torchcaps.routing import Window, dynamic_routing, inverted_routing
 
 pytest.importorskip("triton")
+quick = pytest.mark.usefixtures("no_overflow_checks")
 TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 2e-2}
 
 
@@ -37,12 +38,14 @@ def test_outputs_and_every_gradient(case):
         assert off(kernel, reference) < TOLERANCE[torch.float32], f"tensor {n}"
 
 
+@quick
 @pytest.mark.parametrize("case", [c for c in CASES if "conv" in c.name], ids=lambda c: c.name)
 def test_bfloat16(case):
     for n, (kernel, reference) in enumerate(both(case, torch.bfloat16)):
         assert off(kernel, reference) < TOLERANCE[torch.bfloat16], f"tensor {n}"
 
 
+@quick
 @pytest.mark.parametrize(
     "name",
     [
@@ -58,6 +61,7 @@ def test_coupling(name):
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
 
 
+@quick
 @pytest.mark.parametrize(
     "name", ["dynamic-conv", "inverted-matrix-conv", "self-conv-many", "em-conv-shared"]
 )
@@ -88,6 +92,7 @@ def test_strided_inputs():
     )
 
 
+@quick
 def test_twenty_steps_have_one_loss_curve():
     curves = []
     for impl in ("triton", "reference"):
