@@ -1,6 +1,7 @@
 """Every family goes through torch.export and ONNX as it is, and answers the same for any batch."""
 
 import io
+from functools import cache
 
 import pytest
 import torch
@@ -36,9 +37,13 @@ def disturbed(name):
     return model
 
 
-def exported(model):
+@cache
+def exported(name):
+    """The model and its program, which both tests below look at."""
+    model = disturbed(name)
     batch = torch.export.Dim("batch", min=1, max=4096)
-    return torch.export.export(model, (torch.rand(2, 1, 24, 24),), dynamic_shapes=({0: batch},))
+    shapes = ({0: batch},)
+    return model, torch.export.export(model, (torch.rand(2, 1, 24, 24),), dynamic_shapes=shapes)
 
 
 def leaves(output):
@@ -47,8 +52,7 @@ def leaves(output):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_torch_export_takes_a_bare_model_and_any_batch(name):
-    model = disturbed(name)
-    program = exported(model)
+    model, program = exported(name)
     for batch in BATCHES:
         images = torch.rand(batch, 1, 24, 24)
         found, wanted = program.module()(images), model(images)
@@ -65,8 +69,8 @@ def test_torch_export_takes_a_bare_model_and_any_batch(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_onnx_answers_like_the_model(name):
-    model = disturbed(name)
-    program = torch.onnx.export(exported(model), dynamo=True, opset_version=18, verbose=False)
+    model, program = exported(name)
+    program = torch.onnx.export(program, dynamo=True, opset_version=18, verbose=False)
     session = onnxruntime.InferenceSession(program.model_proto.SerializeToString())
     (given,) = session.get_inputs()
     for batch in BATCHES:
