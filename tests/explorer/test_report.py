@@ -29,6 +29,12 @@ def run(tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope="module")
+def written(run, tmp_path_factory):
+    """Its page, for those who only look at it."""
+    return write_report([run], tmp_path_factory.mktemp("page") / "report.html")
+
+
 def test_a_page_holds_every_view_and_needs_nothing_else(run, tmp_path):
     out = tmp_path / "report.html"
     assert main(["report", str(run), "--out", str(out)]) == 0
@@ -49,15 +55,14 @@ def test_a_page_holds_every_view_and_needs_nothing_else(run, tmp_path):
 
 
 @pytest.mark.parametrize("width", [1200, 400])
-def test_the_page_draws_every_figure_and_says_nothing_to_the_console(width, run, browser, tmp_path):
-    out = write_report([run], tmp_path / "report.html")
+def test_the_page_draws_every_figure_and_says_nothing_to_the_console(width, written, browser):
     context = browser.new_context(viewport={"width": width, "height": 800}, accept_downloads=True)
     page, said, asked, saved = context.new_page(), [], [], []
     page.on("console", lambda message: said.append(message.text))
     page.on("pageerror", lambda error: said.append(str(error)))
     page.on("request", lambda request: asked.append(request.url))
     page.on("download", lambda download: saved.append(download))
-    page.goto(f"file://{out}")
+    page.goto(f"file://{written}")
     page.wait_for_selector("[data-drawn]")
     count = page.locator("[data-drawing]").count()
     assert count > 10 and page.locator("[data-drawing]:has(svg, canvas)").count() >= count - 1
@@ -94,17 +99,16 @@ def test_a_view_of_ones_own_that_only_draws_is_shown_too(run, tmp_path, monkeypa
     assert "own label" in section and "<svg" in section and "data-drawing" not in section
 
 
-def test_without_scripts_matplotlib_has_drawn_it(run, browser, tmp_path):
-    out = write_report([run], tmp_path / "report.html")
+def test_without_scripts_matplotlib_has_drawn_it(written, browser):
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
-    page.goto(f"file://{out}")
+    page.goto(f"file://{written}")
     assert page.locator("#training svg").first.is_visible()
     context.close()
 
 
-def test_ids_of_figures_do_not_clash(run, tmp_path):
-    text = write_report([run], tmp_path / "x.html").read_text()
+def test_ids_of_figures_do_not_clash(written):
+    text = written.read_text()
     ids = re.findall(r' id="([^"]+)"', text)
     assert len(ids) == len(set(ids)) > 10
 
