@@ -11,7 +11,7 @@ import time
 import pytest
 import torch
 
-from tests.train.tasks.toys import Counting, TwoCalls, recipe
+from tests.train.tasks.toys import RUNS, Counting, TwoCalls, recipe
 from torchcaps.train import checkpoint
 from torchcaps.train.loop import start
 
@@ -67,25 +67,31 @@ def test_state_is_the_same_however_a_batch_is_cut(whole, tmp_path):
     assert all(torch.equal(t, found[name]) for name, t in state(whole).items())
 
 
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory):
+    """Runs of two processes, in one launch: imports take them longer than the training."""
+    folder = tmp_path_factory.mktemp("pairs")
+    ended(toy(folder, *(name for name in RUNS if name != "counting"), processes=2))
+    return folder
+
+
 @pytest.mark.slow
-def test_state_is_the_same_on_two_processes(whole, tmp_path):
-    words = ("counting", tmp_path / "two", "--strategy", "ddp", "--devices", 2)
-    ended(toy(*words, processes=2))
-    found = state(tmp_path / "two")
+def test_state_is_the_same_on_two_processes(whole, pairs):
+    found = state(pairs / "counting-ddp")
     assert all(torch.equal(t, found[name]) for name, t in state(whole).items())
 
 
 @pytest.mark.slow
 def test_state_survives_a_kill(whole, tmp_path):
-    folder = tmp_path / "killed"
-    process = toy("counting", folder)
+    folder = tmp_path / "counting"
+    process = toy(tmp_path, "counting")
     while not any(int(p.name) > 5 for p in (folder / "checkpoints").glob("0*[0-9]")):
         assert process.poll() is None
         time.sleep(0.005)
     process.send_signal(signal.SIGKILL)
     process.communicate()
     assert not (folder / "record.json").exists()
-    ended(toy("counting", folder))
+    ended(toy(tmp_path, "counting"))
     found = checkpoint.load_last(folder / "checkpoints")
     wanted = checkpoint.load_last(whole / "checkpoints")
     for one, two in zip(found[1:3], wanted[1:3], strict=True):
@@ -93,15 +99,20 @@ def test_state_survives_a_kill(whole, tmp_path):
     assert metrics(folder) == metrics(whole)
 
 
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("alone") / "run"
+    start(recipe(TwoCalls()), folder)
+    return metrics(folder)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("strategy", "precision", "near"),
     [("ddp", "fp32", 1e-3), ("ddp", "bf16", 0.05), ("fsdp", "fp32", 1e-3)],
 )
-def test_a_loss_may_call_any_method_of_its_model(strategy, precision, near, tmp_path):
-    words = ("two-calls", tmp_path / "two", "--strategy", strategy, "--devices", 2)
-    ended(toy(*words, "--precision", precision, processes=2))
-    start(recipe(TwoCalls()), tmp_path / "one")
-    for one, two in zip(metrics(tmp_path / "one"), metrics(tmp_path / "two"), strict=True):
+def test_a_loss_may_call_any_method_of_its_model(strategy, precision, near, alone, pairs):
+    together = metrics(pairs / f"two-calls-{strategy}-{precision}")
+    for one, two in zip(alone, together, strict=True):
         for name in ("train_loss", "train_length", "train_error", "val_loss"):
             assert two[name] == pytest.approx(one[name], rel=near), name

@@ -1,11 +1,12 @@
-"""Two tasks that only tests know, and a run of them: `python -m tests.train.tasks.toys TASK OUT …`.
+"""Two tasks that only tests know, and runs of them, one after the other, each in a folder of its
+name: `python -m tests.train.tasks.toys FOLDER NAME …`.
 
 `counting` keeps state by batches: sums of halves and quarters, which float32 holds exactly, so that
 parts of a batch, processes and resumes must agree in every bit. `two-calls` asks two methods of its
 model, neither of which is forward.
 """
 
-import argparse
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,20 +72,21 @@ def recipe(task: TaskConfig, accumulate: int = 1, **hardware) -> Recipe:
     )  # fmt: skip
 
 
+PAIR = {"devices": 2, "strategy": "ddp"}
+RUNS = {
+    "counting": recipe(Counting()),
+    "counting-ddp": recipe(Counting(), **PAIR),
+    "two-calls-ddp-fp32": recipe(TwoCalls(), **PAIR),
+    "two-calls-ddp-bf16": recipe(TwoCalls(), **PAIR, precision="bf16"),
+    "two-calls-fsdp-fp32": recipe(TwoCalls(), devices=2, strategy="fsdp"),
+}
+
+
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    parser.add_argument("task")
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--accumulate", type=int, default=1)
-    parser.add_argument("--strategy", default="auto")
-    parser.add_argument("--devices", type=int, default=1)
-    parser.add_argument("--precision", default="fp32")
-    options = parser.parse_args()
     torch.set_num_threads(1)
-    made = {"counting": Counting(), "two-calls": TwoCalls()}[options.task]
-    if (options.out / "recipe.json").exists():
-        resume(options.out)
-    else:
-        names = ("strategy", "devices", "precision")
-        hardware = {name: getattr(options, name) for name in names}
-        start(recipe(made, options.accumulate, **hardware), options.out)
+    for name in sys.argv[2:]:
+        folder = Path(sys.argv[1]) / name
+        if (folder / "recipe.json").exists():
+            resume(folder)
+        else:
+            start(RUNS[name], folder)
