@@ -160,6 +160,7 @@ number; rooms of one number do not import each other.
     zoo             small models of the embedded digits, whose weights come along
     chain           pretraining before a recipe that needs it
     reproduce       the runs that a paper's tables still lack
+    overview        how far the papers' tables are filled
     robustness      Capsule Network is Not More Robust than Convolutional Network
         setting, best, table1, table2, table3, table4, table5, turned
     inverted        Capsules with Inverted Dot-Product Attention Routing

@@ -8,7 +8,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 from tyro.conf import Positional, arg
 
-from torchcaps.cli.saying import RESULTS, Paper, console, print_json
+from torchcaps.cli.saying import RESULTS, console, print_json
 from torchcaps.errors import Misused, nearest
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ Words = Annotated[tuple[str, ...], arg(help_behavior_hint="")]
 
 
 def table(
-    paper: Paper,
+    paper: Annotated[str, Positional, arg(metavar="PAPER", help_behavior_hint="")] = "",
     name: Annotated[str | None, Positional, arg(metavar="TABLE", help_behavior_hint="")] = None,
     /,
     columns: Words = (),
@@ -30,10 +30,13 @@ def table(
 ) -> None:
     """A paper's table: our mean ± std (runs) and best, the paper's value, the difference.
 
-    Examples: torchcaps table robustness · torchcaps table robustness table1 --json
+    Without a paper: of every table the cells that recipes can fill, those with runs, with three or
+    more, and how many of those with a printed value are as printed or better.
+
+    Examples: torchcaps table · torchcaps table robustness · torchcaps table sparse table1 --json
 
     Args:
-        paper: The short name of the paper.
+        paper: The short name of the paper; default: an overview of all.
         name: One of its tables; default: all.
         columns: The columns that are shown; default: all.
         rows: The rows that are shown; default: all.
@@ -42,6 +45,8 @@ def table(
         results: The folder of the recorded results.
         json: Whether the cells are printed as JSON.
     """
+    if not paper:
+        return _overview(results, markdown, json)
     from torchcaps.experiments import cells, get_table, list_tables
     from torchcaps.train.results import parse_lines, results_file
 
@@ -104,6 +109,30 @@ def benchmarks(
         )
         for x in lines
     ]  # fmt: skip
+    _print(heads, body, markdown)
+
+
+def _overview(results: Path, markdown: bool, json: bool) -> None:
+    """A line a table: cells that recipes can fill, with a run, with three, at least as printed."""
+    from dataclasses import asdict
+
+    from torchcaps.experiments.overview import overview
+
+    found = overview(folder=results)
+    if json:
+        return print_json([asdict(line) for line in found])
+    heads = ("table", "cells", "with runs", "with three", "as printed")
+    body = [
+        (
+            f"{x.paper} {x.table}", str(x.cells), str(x.run), str(x.thrice),
+            f"{x.reached} of {x.printed}" if x.printed else "",
+        )
+        for x in found
+    ]  # fmt: skip
+    _print(heads, body, markdown)
+
+
+def _print(heads: tuple[str, ...], body: list[tuple[str, ...]], markdown: bool) -> None:
     if markdown:
         rows = (heads, ["---"] * len(heads), *body)
         print("\n".join(f"| {' | '.join(row)} |" for row in rows))

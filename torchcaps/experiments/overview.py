@@ -1,0 +1,63 @@
+"""How far the papers' tables are filled, and how many values are at least as printed.
+
+A cell is a row and a column, under our own protocol.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from torchcaps.experiments.reproduce import tested_on
+from torchcaps.experiments.tables import RESULTS, Table, cells, list_tables
+from torchcaps.train.registry import get_recipe, recipes
+
+
+@dataclass(frozen=True)
+class Filled:
+    """One table."""
+
+    paper: str
+    table: str
+    title: str
+    cells: int
+    """Cells that a recipe fills."""
+    run: int
+    """Cells with a run."""
+    thrice: int
+    """Cells with three runs or more."""
+    printed: int
+    """Cells with a run for which the paper prints a value."""
+    reached: int
+    """Those of them whose mean is that value or better; where less is better, or less."""
+
+
+def fillable(table: Table) -> set[tuple[str, str]]:
+    """Rows and columns that some recipe fills."""
+    found = set()
+    for recipe in (get_recipe(name) for name in recipes()):
+        if recipe.paper != table.paper:
+            continue
+        shown = {recipe.data.name, *tested_on(recipe)}
+        for row in table.rows:
+            name, _ = table.derived.get(row, (row, ""))
+            taken = table.only.get(row, (table.name, *table.sources))
+            if recipe.row == name and recipe.table in taken:
+                found |= {(row, n) for n, c in table.columns.items() if shown & set(c.data)}
+    return found
+
+
+def overview(paper: str | None = None, folder: Path = RESULTS) -> list[Filled]:
+    """A line for every table, of one paper or of all."""
+    lines = []
+    for table in list_tables(paper):
+        run = [c for c in cells(table, folder) if c["protocol"] == "ours" and c["n"]]
+        known = fillable(table) | {(c["row"], c["column"]) for c in run}
+        printed = [c for c in run if c["paper_value"] is not None]
+        reached = [
+            c
+            for c in printed
+            if (c["paper_value"] - c["mean"]) * (-1 if table.columns[c["column"]].lower else 1) <= 0
+        ]
+        thrice = sum(c["n"] >= 3 for c in run)
+        counts = (len(known), len(run), thrice, len(printed), len(reached))
+        lines.append(Filled(table.paper, table.name, table.title, *counts))
+    return lines
