@@ -13,7 +13,7 @@ import torch
 from clock import clear, timed, training_step, unsupervised
 
 from torchcaps.models import create_model
-from torchcaps.train.setup import channels_last
+from torchcaps.train.evaluate import on_device
 from torchcaps.train.tasks import Elbo, make_task
 
 PUBLIC = 66.6
@@ -31,8 +31,7 @@ JOBS: dict[str, tuple[str, dict[str, Any], bool]] = {
 def make(name: str, fields: dict[str, Any], device: str) -> Any:
     torch.manual_seed(0)
     task = make_task(create_model(name, image_size=40, **fields), Elbo())
-    channels_last(task)
-    return task.to(device).train()
+    return on_device(task, torch.device(device)).train()
 
 
 def main() -> None:

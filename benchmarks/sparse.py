@@ -18,7 +18,7 @@ from torchcaps.experiments.sparse.best import FRAMED
 from torchcaps.layers import DenseCaps
 from torchcaps.layers.sparse import Ranking, SparseMask
 from torchcaps.models import create_model
-from torchcaps.train.setup import channels_last
+from torchcaps.train.evaluate import on_device
 from torchcaps.train.tasks import Sparse, make_task
 from torchcaps.train.tasks.sparse import SparseTask
 
@@ -41,8 +41,7 @@ def make(device: str, impl: str, fields: dict[str, Any], masks: bool = True) -> 
         for number, mask in enumerate(model.masks):
             model.masks[number] = NoMask(mask.num_caps)
     task: Any = make_task(model, Sparse())
-    channels_last(task)
-    return task.to(device)
+    return on_device(task, torch.device(device))
 
 
 JOBS: dict[str, tuple[str, dict[str, Any], bool]] = {

@@ -7,7 +7,7 @@ and a later look at it have the same arithmetic.
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import nn
@@ -47,7 +47,10 @@ def task_lines(task: Task, name: str, data: Dataset, split: str) -> list[dict[st
     ]
 
 
-def on_device(task: Task, device: torch.device) -> Task:
+Module = TypeVar("Module", bound=nn.Module)
+
+
+def on_device(task: Module, device: torch.device) -> Module:
     """A task on its device; on a GPU, weights of convolutions lie as tensor cores read them."""
     task = task.to(device)
     for part in task.modules() if device.type == "cuda" else ():
