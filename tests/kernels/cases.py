@@ -149,6 +149,12 @@ CASES = [
         {"window": W(1)},
     ),
     Case("self-types", _self, [(3, 6, 5), (2, 9, 5, 3), (-3, 6), (2, 5, 9), (2, 9)], {}),
+    Case(
+        "self-types-many",  # blocks of children that end amid a group
+        _self,
+        [(3, 40, 16), (5, 7, 16, 9), (-3, 40), (5, 16, 7), (5, 7)],
+        {},
+    ),
     Case("self-tiny", _self, [(1, 2, 1), (2, 2, 1, 1), (-1, 2), (2, 1, 2), (2, 2)], {}),
     Case("self-matrix", _self, [(3, 7, 9), (7, 5, 3, 3), (-3, 7), (7, 9, 5), (7, 5)], {}),
 ]

@@ -91,7 +91,7 @@ def test_windows_compete_where_votes_are_formed():
 
 
 def test_combine_refuses_what_does_not_fit():
-    shares, poses = torch.rand(2, 5, 4, device=DEVICE), torch.randn(2, 4, 3, device=DEVICE)
+    shares, poses = torch.rand(2, 1, 5, 4, device=DEVICE), torch.randn(2, 4, 3, device=DEVICE)
     with pytest.raises(RuntimeError, match="divisor of C"):
         torch.ops.torchcaps.combine(shares, poses, torch.randn(3, 5, 3, 2, device=DEVICE))
     weight = torch.randn(4, 5, 3, 2, device=DEVICE, requires_grad=True)

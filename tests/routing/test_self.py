@@ -47,10 +47,11 @@ def test_route_logits(monkeypatch, most):
     monkeypatch.setattr(module, "BLOCKS", most)
     poses, _, _, routes, _ = inputs()
     expected = torch.stack([poses[:, i] @ routes[i] for i in range(I)], 2)
-    torch.testing.assert_close(route_logits(poses, routes), expected)
-    turns = poses.repeat(1, 3, 1)  # children that share routes take turns
+    torch.testing.assert_close(route_logits(poses, routes), expected[:, None])
+    turns = torch.cat([poses, 2 * poses, poses.flip(0)], 1)  # children that share routes take turns
     each = torch.stack([turns[:, i] @ routes[i % I] for i in range(3 * I)], 2)
-    torch.testing.assert_close(route_logits(turns, routes), each)
+    found = route_logits(turns, routes)
+    torch.testing.assert_close(found, each.unflatten(2, (3, I)).transpose(1, 2))
 
 
 def test_gradients():

@@ -124,13 +124,21 @@ def test_choose_by_loss(tiny_recipe, tmp_path, monkeypatch):
     """The epoch with the lowest validation loss, whatever its accuracy."""
     said = iter([(0.5, 1.0), (0.6, 0.4), (0.9, 0.7)])
 
-    def watched(training, task):
+    def evaluated(training, task):
         accuracy, loss = next(said)
         return {"val_accuracy": accuracy, "val_loss": loss}
 
-    monkeypatch.setattr("torchcaps.train.loop._watched", watched)
+    monkeypatch.setattr("torchcaps.train.loop._evaluated", evaluated)
     recipe = replace(tiny_recipe, epochs=3, choose="loss")
     assert start(recipe, tmp_path / "run").record()["chosen_epoch"] == 1
+
+
+def test_what_is_watched_is_measured_some_ten_times_a_run(tiny_recipe, tmp_path):
+    watched = replace(tiny_recipe, steps=40, validate_every=1, watch=("knn,limit=50",))
+    lines = start(watched, tmp_path / "run").metrics()
+    measured = [line["epoch"] for line in lines if "val_knn_accuracy" in line]
+    assert measured == [0, 1, 3, 7, 11, 15, 19, 23, 27, 31, 35, 39]
+    assert len(lines) == 40 and all("val_accuracy" in line for line in lines)
 
 
 def test_choose_last(tiny_recipe, tmp_path):

@@ -98,7 +98,7 @@ def test_several_processes_of_one_run_take_no_turns(tiny_recipe, tmp_path):
 
 @pytest.mark.parametrize(("beside", "gpu"), [(True, True), (True, False), (False, True)])
 def test_reproduce_takes_turns_where_runs_share_a_gpu(beside, gpu, tmp_path, monkeypatch):
-    given = []
+    given, fresh = [], []
 
     def start(recipe, *_):
         given.append(recipe.hardware.in_turn)
@@ -108,5 +108,7 @@ def test_reproduce_takes_turns_where_runs_share_a_gpu(beside, gpu, tmp_path, mon
     monkeypatch.setattr("torchcaps.train.loop.start", start)
     monkeypatch.setattr(reproduce, "pretrained", lambda recipe, *_: recipe)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
+    monkeypatch.setattr(torch.compiler, "reset", lambda: fresh.append(True))
     assert run_job(Job("demo/capsnet", 0), "", tmp_path, beside).error == "seen"
     assert given == [beside and gpu]
+    assert bool(fresh) == gpu, "a process of many runs stops compiling"

@@ -157,8 +157,10 @@ def run_job(job: Job, data_root: str, results: Path, beside: bool = False) -> Do
     try:
         recipe = replace(get_recipe(job.recipe, job.protocol), seed=job.seed)
         recipe = with_root(recipe, data_root)
-        in_turn = beside and torch.cuda.is_available()
-        recipe = replace(recipe, hardware=replace(recipe.hardware, in_turn=in_turn))
+        if gpu := torch.cuda.is_available():
+            torch.compiler.reset()  # it gives up after eight compilations of one function
+        hardware = replace(recipe.hardware, in_turn=beside and gpu)
+        recipe = replace(recipe, hardware=hardware)
         with job.folder.with_suffix(".log").open("a") as log:
             console = Console(file=log)
             with claimed(job.folder, recipe, console.print):

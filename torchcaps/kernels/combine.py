@@ -1,9 +1,10 @@
 """`torch.ops.torchcaps.combine`: the sum of votes with given shares, as an operator of torch.
 
-    combine(shares [B,J,C], poses [B,C,D], weight [N,J,D,E]) -> [B,J,E], float32
+    combine(shares [B,C/N,J,N], poses [B,C,D], weight [N,J,D,E]) -> [B,J,E], float32
 
-Child c uses transform c modulo N. All three have one dtype and get gradients; memory holds them and
-the sums, never a vote.
+Child c uses transform c modulo N, and is number c modulo N of group c / N of the shares: so their
+logits lie in memory as one product with all transforms makes them. All three have one dtype and
+get gradients; memory holds them and the sums, never a vote.
 """
 
 import torch
@@ -13,13 +14,14 @@ from torch import Tensor
 def _check(shares: Tensor, poses: Tensor, weight: Tensor) -> None:
     batch, children, in_dim = poses.shape
     num, parents = weight.shape[:2]
-    fits = shares.shape == (batch, parents, children) and weight.shape[2] == in_dim
+    groups = shares.shape == (batch, children // num, parents, num)
+    fits = groups and weight.shape[2] == in_dim and children % num == 0
     alike = shares.dtype == poses.dtype == weight.dtype
     torch._check(
-        fits and alike and children % num == 0,
+        fits and alike,
         lambda: (
-            "combine takes shares [B,J,C], poses [B,C,D] and weight [N,J,D,E] of one dtype, N a "
-            f"divisor of C; not {[list(t.shape) for t in (shares, poses, weight)]}."
+            "combine takes shares [B,C/N,J,N], poses [B,C,D] and weight [N,J,D,E] of one dtype, N "
+            f"a divisor of C; not {[list(t.shape) for t in (shares, poses, weight)]}."
         ),
     )
 
@@ -36,7 +38,7 @@ def combine(shares: Tensor, poses: Tensor, weight: Tensor) -> Tensor:
 @combine.register_fake
 def _(shares, poses, weight):
     _check(shares, poses, weight)
-    return poses.new_empty((*shares.shape[:2], weight.shape[3]), dtype=torch.float32)
+    return poses.new_empty((poses.shape[0], *weight.shape[1::2]), dtype=torch.float32)
 
 
 @torch.library.custom_op("torchcaps::combine_backward", mutates_args=())

@@ -37,7 +37,7 @@ def options(part: str, poses: Tensor, weight: Tensor) -> dict[str, Any]:
 
 
 def forward(shares: Tensor, poses: Tensor, weight: Tensor) -> Tensor:
-    """shares [rows,J,C], poses [rows,C,D], weight [N,J,D,E] -> sums [rows,J,E]"""
+    """shares [rows,C/N,J,N], poses [rows,C,D], weight [N,J,D,E] -> sums [rows,J,E]"""
     rows, children, _ = poses.shape
     _, parents, _, out_dim = weight.shape
     o = options("gather", poses, weight)

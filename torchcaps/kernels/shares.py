@@ -1,7 +1,8 @@
 """Sums of votes whose shares are known, in Triton: neither votes nor their gradients are formed.
 
-With the children's poses x [rows,C,D], their shares s [rows,J,C], transforms W [N,J,D,E] (child c
-uses number c modulo N) and H = d(sums_j) W^T:
+With the children's poses x [rows,C,D], transforms W [N,J,D,E] (child c uses number c modulo N), the
+children's shares s [rows,C/N,J,N], as one product with all transforms leaves their logits, and
+H = d(sums_j) W^T:
 
     sums_j = (s_j * x) W_j      d(s_j) = sum over the pose of x * H      d(x) = sum_j s_j * H
     d(W_j) = (s_j * x)^T d(sums_j)
@@ -50,7 +51,7 @@ def gather(
         for k in tl.static_range(JB):
             j = first + k
             share = tl.load(
-                shares + (m[:, None] * J + j) * C + seen[None, :],
+                shares + m[:, None] * (J * C) + (seen // N * J * N + j * N + seen % N)[None, :],
                 there[:, None] & (seen < C)[None, :] & (j < J), other=0.0,
             )  # fmt: skip
             w = tl.load(
@@ -84,7 +85,7 @@ def to_children(
     m3 = m[:, None, None]
     c3 = tl.program_id(1) * BC + (tl.arange(0, BC // CL) * CL)[:, None] + tl.arange(0, CL)[None, :]
     c3 = c3[None, :, :]
-    s_at, s_mask = m3 * (J * C) + c3, (m3 < rows) & (c3 < C)
+    s_at, s_mask = m3 * (J * C) + c3 // N * (J * N) + c3 % N, (m3 < rows) & (c3 < C)
     g_at, g_mask = m[:, None] * (J * E) + e[None, :], (m < rows)[:, None] & (e < E)[None, :]
     w_at = (c % N * (J * D * E) + d * E)[None, :] + e[:, None]
     w_mask = kept[None, :] & (e < E)[:, None]
@@ -92,9 +93,9 @@ def to_children(
     for j in range(J):
         g = tl.load(grad + g_at + j * E, g_mask, other=0.0).to(CAST)
         wt = tl.load(weight + w_at + j * (D * E), w_mask, other=0.0).to(CAST)
-        share = tl.load(shares + s_at + j * C, s_mask, other=0.0).to(tl.float32)
+        share = tl.load(shares + s_at + j * N, s_mask, other=0.0).to(tl.float32)
         h = tl.dot(g, wt, input_precision=P)
-        tl.store(d_shares + s_at + j * C, over_poses(x * h, BM, 1, BC, BD, CL, DL), s_mask)
+        tl.store(d_shares + s_at + j * N, over_poses(x * h, BM, 1, BC, BD, CL, DL), s_mask)
         d_x += to_poses(share, BM, 1, BC, BD, CL, DL) * h
     tl.store(d_poses + x_at, d_x, x_mask)
 
@@ -108,7 +109,7 @@ def to_transforms(
 ):  # fmt: skip
     """Gradients of the transforms. Grid: blocks of transforms, parents / JB, ranges of rows.
 
-    Children that share a transform count as rows of their own: row v holds children v modulo C/N.
+    Children that share a transform count as rows of their own: row v holds group v modulo C/N.
     """
     first, split = tl.program_id(1) * JB, tl.program_id(2)
     n, e = tl.arange(0, BC * BD), tl.arange(0, BE)
@@ -128,9 +129,8 @@ def to_transforms(
         added = ()
         for k in tl.static_range(JB):
             j = first + k
-            at = (row * J + j) * C + v % (C // N) * N
             share = tl.load(
-                shares + at[:, None] + seen[None, :],
+                shares + ((v * J + j) * N)[:, None] + seen[None, :],
                 there[:, None] & (seen < N)[None, :] & (j < J), other=0.0,
             )  # fmt: skip
             g = tl.load(

@@ -31,7 +31,8 @@ class ClassCaps(nn.Module):
         return f"{children} of {dim} -> {classes} without poses, self-routing"
 
     def forward(self, poses: Tensor, activations: Tensor, *, coupling: bool = False) -> Capsules:
-        logits = route_logits(poses.flatten(0, 1), self.route_weight).unflatten(0, poses.shape[:2])
+        logits = route_logits(poses.flatten(0, 1), self.route_weight)  # [B*L,1,Y,I]
+        logits = logits.unflatten(0, poses.shape[:2]).squeeze(2)
         shares = (exact(logits) + self.route_bias.mT).softmax(2)
         active = exact(activations)[:, :, None]
         found = (shares * active).sum(3) / (active.sum(3) + EPS)

@@ -46,19 +46,19 @@ def self_routing_reference(
 
 
 def route_logits(poses: Tensor, routes: Tensor) -> Tensor:
-    """poses [R,I,D], routes [N,D,J] -> how well each parent suits each child [R,J,I]
+    """poses [R,I,D], routes [N,D,J] -> how well each parent suits each child [R,I/N,J,N]
 
     Child i takes routes i modulo N. Few routes: one matrix with them in blocks. It is mostly zeros,
     but what it reads and writes lies in order, which a product a child does not find.
     """
     count = len(routes)
+    groups = poses.unflatten(1, (-1, count))
     if count * routes.numel() <= BLOCKS:
         own = torch.eye(count, dtype=routes.dtype, device=routes.device)
         blocks = (routes[..., None] * own[:, None, None]).flatten(2).flatten(0, 1)
-        found = poses.unflatten(1, (-1, count)).flatten(2) @ blocks  # [R,L,J*N]
-        return found.unflatten(2, (-1, count)).transpose(1, 2).flatten(2)
-    each = routes.repeat(poses.shape[1] // count, 1, 1)
-    return torch.bmm(poses.transpose(0, 1), each).permute(1, 2, 0)
+        return (groups.flatten(2) @ blocks).unflatten(2, (-1, count))
+    found = torch.bmm(groups.flatten(0, 1).transpose(0, 1), routes)  # [N,R*I/N,J]
+    return found.permute(1, 2, 0).unflatten(0, groups.shape[:2])
 
 
 def _by_shares(
@@ -66,20 +66,21 @@ def _by_shares(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Where every pose is the child of one row alone: couplings are written, votes are not.
 
-    A coupling is 1/E of its votes, and with it the kernels have neither softmax nor atomics.
+    A coupling is 1/E of its votes, and with it the kernels have neither softmax nor atomics. They
+    come in groups of children that have routes of their own: [R,I/N,J,N].
     """
     device, dtype, out = poses.device.type, poses.dtype, poses.dtype
     if torch.is_autocast_enabled(device):
         dtype, out = torch.get_autocast_dtype(device), torch.float32
     poses, weight = poses.to(dtype), weight.to(dtype)
-    bias = route_bias.repeat(poses.shape[1] // len(route_bias), 1).float().mT
-    coupling = (route_logits(poses, route_weight.to(dtype)).float() + bias).softmax(1)
-    assigned = coupling * activations.float()[:, None]
-    mass = assigned.sum(2)
+    logits = route_logits(poses, route_weight.to(dtype))  # [R,I/N,J,N]
+    coupling = (logits.float() + route_bias.float().mT).softmax(2)
+    assigned = coupling * activations.float().unflatten(1, (-1, 1, len(route_bias)))
+    mass = assigned.sum((1, 3))
     summed = torch.ops.torchcaps.combine(assigned.to(dtype).contiguous(), poses, weight)
     # Each child's shares sum to one, so the parents' masses sum to the children's activations.
     active = mass / (mass.sum(-1, keepdim=True) + EPS)
-    return (summed / (mass[..., None] + EPS)).to(out), active.to(out), coupling.mT
+    return (summed / (mass[..., None] + EPS)).to(out), active.to(out), coupling
 
 
 def self_routing(
@@ -133,7 +134,7 @@ def self_routing(
         rows = (poses.flatten(0, -3), activations.flatten(0, -2))
         parents, active, shares = _by_shares(*rows, weight, route_weight, route_bias)
         parents, active = parents.unflatten(0, grid), active.unflatten(0, grid)
-        return parents, active, shares.unflatten(0, grid) if coupling else None
+        return parents, active, shares.mT.flatten(1, 2).unflatten(0, grid) if coupling else None
     step = FusedStep(poses, weight, activations, window)
     mass, summed, _, shares = step.sums(
         "linear", route_weight=route_weight, route_bias=route_bias, coupling=coupling

@@ -36,17 +36,24 @@ WARM = 10
 """Steps after which a run has compiled and can wait for its turn, if it takes turns."""
 
 
-def _pictured(rounds: int) -> set[int]:
-    """The first rounds, in which most happens, then every tenth of the run, and the last."""
+def _looked_at(rounds: int) -> set[int]:
+    """Rounds whose end is drawn and measured: the first ones, in which most happens, then every
+    tenth of the run, and the last."""
     tenth = max(1, rounds // 10)
     return {0, 1, 3, rounds - 1, *range(tenth - 1, rounds, tenth)}
 
 
+def _evaluated(training: Training, task: Task) -> dict[str, float]:
+    """What the task says of the split that chooses."""
+    split = training.recipe.stop_on
+    found = task.evaluate(getattr(training.parts.data, split))
+    return {f"{split}_{name}": value for name, value in found.items()}
+
+
 def _watched(training: Training, task: Task) -> dict[str, float]:
-    """What the task and the recipe's `watch` say of the split that chooses."""
+    """What the recipe's `watch` says of that split: probes take longer than a short epoch."""
     recipe, parts = training.recipe, training.parts
-    split = recipe.stop_on
-    numbers = {f"{split}_{n}": v for n, v in task.evaluate(getattr(parts.data, split)).items()}
+    split, numbers = recipe.stop_on, {}
     for measure in parts.watch:
         own = measure.label == recipe.data.name
         for line in measure.anew(parts.fabric.device).take(task.model, split):
@@ -59,7 +66,7 @@ def _validate(training: Training, number: int, speed: float, progress: TrainingP
     """Measure on validation data, remember the best weights, write a line of metrics."""
     recipe, parts, state = training.recipe, training.parts, training.state
     with training.evaluated() as task, parts.fabric.autocast():
-        numbers = _watched(training, task)
+        numbers = _evaluated(training, task)
         by = "loss" if recipe.choose == "loss" else task.metric
         value, known = numbers[f"{recipe.stop_on}_{by}"], state.best_value
         better = task.better(value, known)
@@ -68,7 +75,8 @@ def _validate(training: Training, number: int, speed: float, progress: TrainingP
         if better or recipe.choose == "last":
             training.best = checkpoint.tensors_of(task.model, cpu=False)
             state.best_value, state.best_epoch = value, number
-        if number in _pictured(-(-training.total // training.round)):
+        if number in _looked_at(-(-training.total // training.round)):
+            numbers |= _watched(training, task)
             _draw(training, task, number)
     means = training.round_means()
     rate = parts.optimiser.param_groups[0]["lr"]

@@ -150,7 +150,7 @@ class Recipe:
     measures: tuple[str, ...] = ()
     """What is measured of the chosen model: linear, accuracy:affnist-like:mnist …"""
     watch: tuple[str, ...] = ()
-    """What is measured on the validation images while training."""
+    """What is measured on the validation images while training, some ten times a run."""
     checkpoint_seconds: float = 60.0
     """Seconds between two checkpoints; there is one at the end too."""
     tensorboard: bool = False
