@@ -78,6 +78,9 @@ def test_a_table_without_a_paper_is_the_overview(little, tmp_path, capsys):
     little("one", [0.91], data="translated:mnist")
     assert main(["table", "--results", str(tmp_path), "--markdown"]) == 0
     assert "| robustness little | 4 | 1 | 0 | 1 of 1 |" in capsys.readouterr().out
+    assert main(["table", "table1", "--columns", "MNIST"]) == 2
+    assert main(["table", "--columns", "MNIST"]) == 2
+    assert "Name the paper" in capsys.readouterr().err
     assert main(["table", "--results", str(tmp_path), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert {"paper", "table", "cells", "run", "thrice", "printed", "reached"} <= set(found[0])

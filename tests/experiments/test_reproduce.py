@@ -37,7 +37,7 @@ def lines(folder):
     return [json.loads(x) for x in path.read_text().splitlines()] if path.exists() else []
 
 
-def test_only_what_is_missing_is_run(paper, capsys):
+def test_only_what_is_missing_is_run(paper, registered, capsys):
     results = paper / "results"
     assert missing("little", (), 2, results) == [
         Job("little/a", 0), Job("little/b", 0), Job("little/a", 1), Job("little/b", 1)
@@ -54,6 +54,9 @@ def test_only_what_is_missing_is_run(paper, capsys):
     said = capsys.readouterr().out
     assert re.search(r"torchcaps train little/a --seed 1 --record  # \d+ s", said)
     assert re.search(r"2 runs, \d+ s for 2 by earlier runs\.", said)
+    registered.recipe("little/a", replace(get_recipe("little/a"), epochs=7))
+    assert main(["reproduce", "little", "--only", "little/a", "--dry"]) == 0
+    assert re.search(r"little/a --seed 0 --record  # \d+ s in another", capsys.readouterr().out)
     assert main(["reproduce", "little", "--seeds", "2", "--dry", "--results", "elsewhere"]) == 0
     said = capsys.readouterr().out
     assert "# never run" in said and "4 runs, 0 s for 0 by earlier runs; 4 were never run." in said

@@ -78,6 +78,30 @@ def test_ctrl_c_ends_the_waiting_and_the_run_goes_on_later(tiny_recipe, held, tm
     assert len(resume(tmp_path / "run").metrics()) == 2
 
 
+def test_a_run_begun_without_can_go_on_in_turn(tiny_recipe, tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr(
+        "torchcaps.train.loop._take_up", lambda _, recipe, *more: seen.append(recipe)
+    )
+    Run.create(tiny_recipe, tmp_path / "run")
+    for in_turn in (False, True):
+        resume(tmp_path / "run", in_turn=in_turn)
+        assert seen[-1].hardware.in_turn == in_turn
+
+
+def test_a_run_without_a_step_left_waits_for_nobody(tiny_recipe, held, tmp_path):
+    run = torchcaps.fit(
+        replace(taking_turns(tiny_recipe), steps=WARM), tmp_path / "run", quiet=True
+    )
+    assert run.record()["steps_trained"] == WARM
+
+
+def test_a_lock_that_cannot_be_made_is_said(tmp_path, monkeypatch):
+    monkeypatch.setattr("torchcaps.train.sharing.lock_of", lambda device: tmp_path)
+    with Turn(CPU, asked=True) as turn, pytest.raises(TorchcapsError, match="cannot be locked"):
+        turn.wait(threading.Event(), print)
+
+
 def test_the_turn_ends_with_the_block(held):
     held.release()
     with Turn(CPU, asked=True) as turn:

@@ -195,7 +195,7 @@ def reproduce(
 
     jobs = missing(paper, tables, seeds, results, protocol, only)
     if dry:
-        return _say_jobs(jobs, seconds_before(paper, results))
+        return _say_jobs(jobs, seconds_before(paper, results, protocol))
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
                TimeElapsedColumn(), TimeRemainingColumn())  # fmt: skip
     failed = []
@@ -213,12 +213,14 @@ def reproduce(
         raise TorchcapsError(f"{len(failed)} of {len(jobs)} runs failed; run it again to go on.")
 
 
-def _say_jobs(jobs: list[Any], before: dict[str, float]) -> None:
+def _say_jobs(jobs: list[Any], before: dict[str, Any]) -> None:
     """Commands, the seconds of each by its records, and their sum."""
     for job in jobs:
-        took = f"{before[job.recipe]:,.0f} s" if job.recipe in before else "never run"
-        console.print(f"{job.command}  # {took}", highlight=False, soft_wrap=True, markup=False)
-    known = [before[job.recipe] for job in jobs if job.recipe in before]
+        said = "never run"
+        if took := before.get(job.recipe):
+            said = f"{took.seconds:,.0f} s" + ("" if took.as_today else " in another setting")
+        console.print(f"{job.command}  # {said}", highlight=False, soft_wrap=True, markup=False)
+    known = [before[job.recipe].seconds for job in jobs if job.recipe in before]
     more = f"; {len(jobs) - len(known)} were never run" if len(known) < len(jobs) else ""
     said = f"{len(jobs)} runs, {sum(known):,.0f} s for {len(known)} by earlier runs{more}."
     console.print(said, highlight=False)

@@ -30,8 +30,8 @@ def table(
 ) -> None:
     """A paper's table: our mean ± std (runs) and best, the paper's value, the difference.
 
-    Without a paper: of every table the cells that recipes can fill, those with runs, with three or
-    more, and how many of those with a printed value are as printed or better.
+    Without a paper: of every table the cells whose data recipes test on, those with runs, with
+    three or more, and how many of those with a printed value are as printed or better.
 
     Examples: torchcaps table · torchcaps table robustness · torchcaps table sparse table1 --json
 
@@ -45,17 +45,14 @@ def table(
         results: The folder of the recorded results.
         json: Whether the cells are printed as JSON.
     """
-    if not paper:
-        return _overview(results, markdown, json)
     from torchcaps.experiments import cells, get_table, list_tables
-    from torchcaps.train.results import parse_lines, results_file
 
+    if not paper:
+        if name or columns or rows:
+            raise Misused("Name the paper: torchcaps table robustness table1.")
+        return _overview(results, older, markdown, json)
     chosen = [get_table(paper, name)] if name else list_tables(paper)
-    if not results_file(paper, results).exists():
-        said = f"no results of {paper} in {results}/: the table has the paper's values alone."
-        print(f"torchcaps: {said}", file=sys.stderr)
-    for problem in parse_lines(results_file(paper, results))[1]:
-        print(f"torchcaps: {problem}", file=sys.stderr)
+    _warn(paper, results)
     found = {t.name: _some(t, cells(t, results, older), columns, rows) for t in chosen}
     if json:
         return print_json([cell for part in found.values() for cell in part])
@@ -112,13 +109,26 @@ def benchmarks(
     _print(heads, body, markdown)
 
 
-def _overview(results: Path, markdown: bool, json: bool) -> None:
-    """A line a table: cells that recipes can fill, with a run, with three, at least as printed."""
+def _warn(paper: str, results: Path) -> None:
+    """Say where there are no results, or lines that cannot be read."""
+    from torchcaps.train.results import parse_lines, results_file
+
+    if not results_file(paper, results).exists():
+        said = f"no results of {paper} in {results}/: the table has the paper's values alone."
+        print(f"torchcaps: {said}", file=sys.stderr)
+    for problem in parse_lines(results_file(paper, results))[1]:
+        print(f"torchcaps: {problem}", file=sys.stderr)
+
+
+def _overview(results: Path, older: bool, markdown: bool, json: bool) -> None:
+    """A line a table: cells, those with a run, with three, and as printed or better."""
     from dataclasses import asdict
 
     from torchcaps.experiments.overview import overview
 
-    found = overview(folder=results)
+    found = overview(folder=results, older=older)
+    for paper in dict.fromkeys(line.paper for line in found):
+        _warn(paper, results)
     if json:
         return print_json([asdict(line) for line in found])
     heads = ("table", "cells", "with runs", "with three", "as printed")

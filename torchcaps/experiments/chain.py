@@ -51,7 +51,7 @@ def pretrained(
         with claimed(folder, first, console.print if console else lambda _: None):
             if run.recipe_file.exists():
                 _check(folder, first)
-                resume(folder, console)
+                resume(folder, console, in_turn=recipe.hardware.in_turn)
             else:
                 start(first, folder, console)
     _check(folder, first)

@@ -19,7 +19,7 @@ class Filled:
     table: str
     title: str
     cells: int
-    """Cells that a recipe fills."""
+    """Cells whose data a recipe tests on."""
     run: int
     """Cells with a run."""
     thrice: int
@@ -31,7 +31,7 @@ class Filled:
 
 
 def fillable(table: Table) -> set[tuple[str, str]]:
-    """Rows and columns that some recipe fills."""
+    """Rows and columns whose data some recipe of the row tests on."""
     found = set()
     for recipe in (get_recipe(name) for name in recipes()):
         if recipe.paper != table.paper:
@@ -41,15 +41,19 @@ def fillable(table: Table) -> set[tuple[str, str]]:
             name, _ = table.derived.get(row, (row, ""))
             taken = table.only.get(row, (table.name, *table.sources))
             if recipe.row == name and recipe.table in taken:
-                found |= {(row, n) for n, c in table.columns.items() if shown & set(c.data)}
+                found |= {
+                    (row, n)
+                    for n, c in table.columns.items()
+                    if shown & set(c.data) and recipe.table in (c.tables or taken)
+                }
     return found
 
 
-def overview(paper: str | None = None, folder: Path = RESULTS) -> list[Filled]:
-    """A line for every table, of one paper or of all."""
+def overview(paper: str | None = None, folder: Path = RESULTS, older: bool = False) -> list[Filled]:
+    """A line for every table, of one paper or of all. older: as in `cells`"""
     lines = []
     for table in list_tables(paper):
-        run = [c for c in cells(table, folder) if c["protocol"] == "ours" and c["n"]]
+        run = [c for c in cells(table, folder, older) if c["protocol"] == "ours" and c["n"]]
         known = fillable(table) | {(c["row"], c["column"]) for c in run}
         printed = [c for c in run if c["paper_value"] is not None]
         reached = [

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
@@ -20,7 +19,7 @@ from torchcaps.experiments.chain import pretrained, same_run
 from torchcaps.experiments.tables import RESULTS, Table, counted_lines, get_table, list_tables
 from torchcaps.train.recipe import Recipe, with_root
 from torchcaps.train.registry import get_recipe, has_protocol, recipes
-from torchcaps.train.results import append_record, read, results_file, run_of
+from torchcaps.train.results import append_record, read, results_file
 from torchcaps.train.run import claimed, folder_name
 
 HOW = ("fit", "features", "how")
@@ -106,14 +105,27 @@ def missing(
     return [job for _, job in sorted(jobs, key=lambda ranked: ranked[0])]
 
 
-def seconds_before(paper: str, results: Path) -> dict[str, float]:
-    """What a run of each recipe took, by its recorded runs: the quickest, counted or not, since
-    others shared their device."""
-    found: dict[str, dict[tuple[Any, ...], float]] = {}
-    for line in read(results_file(paper, results))[0]:
-        if line.get("seconds"):
-            found.setdefault(line["recipe"], {})[run_of(line)] = line["seconds"]
-    return {recipe: min(taken.values()) for recipe, taken in found.items()}
+@dataclass(frozen=True)
+class Took:
+    seconds: float
+    as_today: bool
+    """Whether that run was of the recipe as it is today, under the protocol that is asked for."""
+
+
+def seconds_before(paper: str, results: Path, protocol: str = "ours") -> dict[str, Took]:
+    """What a run of each recipe took: the quickest of its recorded runs, since others shared their
+    device. Runs of another setting count where there are no others.
+    """
+    found: dict[str, Took] = {}
+    today = [x for x in counted_lines(paper, results) if x["protocol"] == protocol]
+    for lines, as_today in ((today, True), (read(results_file(paper, results))[0], False)):
+        taken: dict[str, float] = {}
+        for line in lines:
+            if line.get("seconds") and line["recipe"] not in found:
+                known = taken.get(line["recipe"], line["seconds"])
+                taken[line["recipe"]] = min(known, line["seconds"])
+        found |= {recipe: Took(seconds, as_today) for recipe, seconds in taken.items()}
+    return found
 
 
 def _asked(recipe: Recipe) -> set[Told]:
@@ -159,8 +171,9 @@ def run_job(job: Job, data_root: str, results: Path, beside: bool = False) -> Do
         recipe = with_root(recipe, data_root)
         if gpu := torch.cuda.is_available():
             torch.compiler.reset()  # it gives up after eight compilations of one function
-        hardware = replace(recipe.hardware, in_turn=beside and gpu)
-        recipe = replace(recipe, hardware=hardware)
+        in_turn = beside and gpu and recipe.hardware.processes == 1
+        in_turn = in_turn or recipe.hardware.in_turn
+        recipe = replace(recipe, hardware=replace(recipe.hardware, in_turn=in_turn))
         with job.folder.with_suffix(".log").open("a") as log:
             console = Console(file=log)
             with claimed(job.folder, recipe, console.print):
@@ -168,7 +181,7 @@ def run_job(job: Job, data_root: str, results: Path, beside: bool = False) -> Do
                     if not same_run(job.folder, recipe):
                         said = f"{job.folder} holds a run of another recipe; move it away."
                         return Done(job, said)
-                    run = resume(job.folder, console, job.command)
+                    run = resume(job.folder, console, job.command, in_turn=in_turn)
                 else:
                     ready = pretrained(recipe, console, results)
                     run = start(ready, job.folder, console, job.command)

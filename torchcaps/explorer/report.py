@@ -116,7 +116,7 @@ def _open(name: str, run: Run) -> Shown:
         model = load(run.folder, "chosen")
     except TorchcapsError:
         model = load(run.folder, "last")
-    last = (run.metrics() or [{}])[-1]
+    last = {key: value for line in run.metrics() for key, value in line.items()}
     split, numbers = recipe.stop_on, []
     for key, value in last.items():
         if key.startswith(f"{split}_"):

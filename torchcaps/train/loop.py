@@ -144,7 +144,7 @@ def _steps(training: Training, asked: threading.Event) -> None:
             training.step()
             progress.step(state.step)
             taken += 1
-            if taken == WARM:
+            if taken == WARM and state.step < training.total:
                 waited = turn.wait(asked, progress.console.print)
                 began, round_began = began + waited, round_began + waited
             if state.step % per_round == 0 or state.step == training.total:
@@ -229,16 +229,19 @@ def resume(
     command: str = "",
     data: Any = None,
     recipe: Recipe | None = None,
+    in_turn: bool = False,
 ) -> Run:
     """Go on from the last checkpoint; a run that had ended is left as it is.
 
     data: once more what `fit` was given. recipe: the run's own with another rate or schedule, which
-    is what the record then says
+    is what the record then says. in_turn: as in `HardwareSpec`, for runs begun without
     """
     run = Run.open(folder)
     if recipe is not None and not run.record_file.exists():
         run.change(recipe, differences(recipe, run.recipe()))
     recipe = run.recipe()
+    if in_turn:
+        recipe = replace(recipe, hardware=replace(recipe.hardware, in_turn=True))
     given = None if data is None else (as_dataset(data, seed=recipe.data.seed), recipe.data.seed)
     if not run.record_file.exists():
         processes = recipe.hardware.processes

@@ -15,6 +15,8 @@ from threading import Event
 import torch
 from filelock import FileLock, Timeout
 
+from torchcaps.errors import TorchcapsError
+
 SOON = 0.2
 """Seconds between two looks at whether somebody wants this run to stop."""
 
@@ -50,8 +52,11 @@ class Turn:
         while self.lock is not None and not self.lock.is_locked and not stop.is_set():
             try:
                 self.lock.acquire(timeout=SOON)
-            except Timeout:
+            except Timeout:  # an OSError too
                 if not told:
                     say("Another run takes its steps on this device; this one waits for its turn.")
                 told = True
+            except OSError as error:
+                place = self.lock.lock_file
+                raise TorchcapsError(f"{place}: cannot be locked ({error.strerror}).") from None
         return time.monotonic() - began
