@@ -146,7 +146,7 @@ def test_a_run_that_is_on_its_way_has_a_page_too(tiny_recipe, tmp_path):
     training.run.log(watched)
     training.run.log({"epoch": 1, "train_loss": 1.0, "val_accuracy": 0.5678})
     text = write_report([tmp_path / "run"]).read_text()
-    assert "56.78" in text and "43.21" in text, "what is watched now and then is not shown"
+    assert "<td>56.78 %</td><td>43.21 %</td>" in text, "what is watched now and then is not shown"
 
 
 def test_class_names_are_text_and_nothing_else(tiny_recipe, tmp_path):
