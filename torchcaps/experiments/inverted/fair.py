@@ -1,9 +1,10 @@
 """Table 1 on CIFAR-10 with the same images, augmentation and epochs for every row.
 
 Table 1's rows of other methods had a third of inverted attention's epochs, and rectangles erased as
-was chosen for it. Here all take 40 epochs of crops and flips, the paper's augmentation. What stays
-each method's own is what its authors train it by: margin loss and Adam for dynamic routing, spread
-loss and Adam for EM, cross entropy and SGD for inverted attention and the CNNs.
+was chosen for it. Here all take 40 epochs, few because EM's are long, of crops and flips, the
+paper's augmentation. What stays each method's own is what its authors train it by: margin loss and
+Adam for dynamic routing, spread loss and Adam for EM, cross entropy and SGD for inverted attention
+and the CNNs.
 """
 
 from typing import Any
