@@ -9,6 +9,9 @@ from PIL import Image
 import torchcaps
 from torchcaps.cli import main
 from torchcaps.errors import TorchcapsError
+from torchcaps.experiments.own import own_recipe
+from torchcaps.train.load import data_of
+from torchcaps.train.recipe import DataSpec
 from torchcaps.train.starting import take_weights
 
 COLOURS = {"blue": 2, "green": 1, "red": 0}
@@ -43,8 +46,10 @@ def test_a_model_on_ones_own_images_says_what_it_chose(colours, tmp_path, capsys
     assert main([*words, "--epochs", "1", "--out", str(tmp_path / "run")]) == 0
     said = " ".join(capsys.readouterr().out.split())
     for fact in ("48 images to learn from, 6 to choose, 6 to test, 3 classes, 24x24", "mirrored",
-                 "60 epochs in batches of 4", "as in demo/convnet-avg"):  # fmt: skip
+                 "1 epoch in batches of 4", "as in demo/convnet-avg"):  # fmt: skip
         assert fact in said
+    spec = DataSpec(f"folder:{folder},size=24")
+    assert own_recipe("convnet-avg-small", data_of(spec), spec)[0].epochs == 60
     assert main(["train", "convnet-avg-small", "--data", f"folder:{folder / 'red'}"]) == 1
     assert "learns from labels" in capsys.readouterr().err
 

@@ -56,7 +56,7 @@ def test_fewer_held_out_images_are_a_partition_too():
 def test_what_cannot_be_held_out_is_said():
     data = load("digits")
     for count in (-1, len(data.val) + 1):
-        with pytest.raises(TorchcapsError, match="cannot be kept"):
+        with pytest.raises(TorchcapsError, match="held-out 0 keeps all"):
             hold_fewer(data, count)
     with pytest.raises(TorchcapsError, match="stays as is"):
         hold_fewer(load("translated:digits"), 5)

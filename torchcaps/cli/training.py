@@ -2,6 +2,7 @@
 
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -62,7 +63,7 @@ def _train(name: str, words: list[str]) -> None:
 
     from torchcaps.train.recipe import Recipe
 
-    chosen, rest, line = _chosen(name, words)
+    chosen, rest, said = _chosen(name, words)
 
     if os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0") != "0" and not any(
         word.partition("=")[0] == "--out" for word in rest
@@ -86,8 +87,8 @@ def _train(name: str, words: list[str]) -> None:
         from torchcaps.train.loop import resume, start
 
         to = Console(stderr=True) if json else console
-        if line:
-            to.print(line, highlight=False, markup=False)
+        if said:
+            to.print(said(recipe), highlight=False, markup=False)
         if out is not None and _restarted(out, recipe):
             return show_record(resume(out, to), json)
         results = RESULTS if recipe.record else None
@@ -108,9 +109,9 @@ def _restarted(out: Path, recipe: Any) -> bool:
     return held.seed == recipe.seed and not differences(held, recipe)
 
 
-def _chosen(name: str, words: list[str]) -> tuple[Any, list[str], str]:
+def _chosen(name: str, words: list[str]) -> tuple[Any, list[str], Callable[[Any], str] | None]:
     """The recipe that a name stands for, with the task, the model and the file of fields that the
-    words name; the other words; and what was chosen for a model on one's own images.
+    words name; the other words; and, for a model on one's own images, what says how it trains.
     """
     from dataclasses import replace
 
@@ -120,12 +121,12 @@ def _chosen(name: str, words: list[str]) -> tuple[Any, list[str], str]:
     from torchcaps.train.tasks import task_config
 
     rest, asked = _without(words, ("--task", "--model", "--config"))
-    line = ""
+    said = None
     if name in recipes():
         printed = re.search(r"--protocol[= ]paper( |$)", " ".join(words))
         recipe = get_recipe(name, "paper" if printed else "ours")
     elif name in list_models():
-        recipe, line = _own(name, rest)
+        recipe, said = _own(name, rest)
     else:
         names = [*recipes(), *list_models()]
         near = nearest(name, names, most=0) or "See torchcaps list recipes."
@@ -136,7 +137,7 @@ def _chosen(name: str, words: list[str]) -> tuple[Any, list[str], str]:
         recipe = replace(recipe, task=task_config(asked["--task"])())
     if "--model" in asked:
         recipe = replace(recipe, model=model_config(asked["--model"]))
-    return recipe, rest, line
+    return recipe, rest, said
 
 
 def _without(words: list[str], options: tuple[str, ...]) -> tuple[list[str], dict[str, str]]:
@@ -154,7 +155,7 @@ def _without(words: list[str], options: tuple[str, ...]) -> tuple[list[str], dic
     return rest, asked
 
 
-def _own(name: str, words: list[str]) -> tuple[Any, str]:
+def _own(name: str, words: list[str]) -> tuple[Any, Callable[[Any], str]]:
     """A recipe for a model and the data that the words name."""
     from torchcaps.experiments.own import own_recipe
     from torchcaps.train.load import data_of

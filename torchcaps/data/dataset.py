@@ -195,7 +195,8 @@ def hold_fewer(data: Dataset, count: int) -> Dataset:
         raise TorchcapsError(f"{data.name} draws its images, and its validation split stays as is.")
     if not 0 < count <= len(data.val):
         raise TorchcapsError(
-            f"{data.name} holds out {len(data.val)} images: {count} of them cannot be kept."
+            f"{data.name} holds out {len(data.val)} images, and data.held_out={count} asks for "
+            "more of them: --data.held-out 0 keeps all."
         )
     held = torch.zeros(len(data.val), dtype=torch.bool)
     held[torch.linspace(0, len(data.val) - 1, count).round().long()] = True  # of every class

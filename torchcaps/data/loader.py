@@ -43,7 +43,8 @@ class Loader:
         self.steps_per_epoch = self.length // batch_size
         if not self.steps_per_epoch:
             raise TorchcapsError(
-                f"A batch of {batch_size} is more than the {self.length} training images."
+                f"A batch of {batch_size} is more than the {self.length} training images: give "
+                f"--batch-size {self.length} or less."
             )
         if batch_size % world_size:
             raise TorchcapsError(

@@ -2,9 +2,12 @@
 
 import os
 import sys
+import warnings
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
+from threading import Lock
 from typing import IO
 
 import numpy as np
@@ -22,10 +25,15 @@ FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
 """What Pillow may take a file for, whatever its name; AVIF where this Pillow knows that too."""
 THINNEST = 50
 """A picture may be so many times as long as it is wide."""
+LARGEST = 89_000_000
+"""Pixels of the largest picture that is read; Pillow warns from there on."""
+ALONE = 32_000_000
+"""Pixels from which on a picture is decoded while no other such one is: each takes a gigabyte."""
 NAMED = 10
 """Bad files that an error names; it counts the others."""
 Size = tuple[int, int]
 """Height and width in pixels."""
+_alone = Lock()
 
 
 def as_size(text: int | str) -> Size:
@@ -53,9 +61,11 @@ def list_images(folder: Path) -> list[Path]:
     return sorted(p for p in found if p.is_file())
 
 
-def read_image(path: Path | IO[bytes], size: int | Size, mode: str, most_pixels: int = 0) -> Tensor:
+def read_image(
+    path: Path | IO[bytes], size: int | Size, mode: str, most_pixels: int = LARGEST
+) -> Tensor:
     """One file as uint8 [C,H,W]: upright as its EXIF says, scaled to cover the size, antialiased,
-    then the centre. most_pixels: of what is not trusted, so many are read; 0: as Pillow has it
+    then the centre. most_pixels: a picture of more is refused before it is decoded
     """
     from PIL import Image, ImageOps, features
 
@@ -65,19 +75,25 @@ def read_image(path: Path | IO[bytes], size: int | Size, mode: str, most_pixels:
         with Image.open(path, formats=formats) as image:
             if max(image.size) > THINNEST * min(image.size):
                 raise ValueError(f"{image.width}x{image.height} is too thin")
-            if most_pixels and image.width * image.height > most_pixels:
-                raise ValueError(f"{image.width}x{image.height} is too large")
-            image = _flatten(ImageOps.exif_transpose(image), mode)
-            scale = max(columns / image.width, rows / image.height)
-            width = max(columns, round(image.width * scale))
-            height = max(rows, round(image.height * scale))
-            image = image.resize((width, height), Image.Resampling.LANCZOS, reducing_gap=3.0)
+            pixels = image.width * image.height
+            if pixels > most_pixels:
+                million = most_pixels // 10**6
+                raise ValueError(
+                    f"{image.width}x{image.height} is too large: at most {million} million pixels"
+                )
+            with _alone if pixels > ALONE else nullcontext():
+                ImageOps.exif_transpose(image, in_place=True)
+                image = _flatten(image, mode)
+                scale = max(columns / image.width, rows / image.height)
+                width = max(columns, round(image.width * scale))
+                height = max(rows, round(image.height * scale))
+                image = image.resize((width, height), Image.Resampling.LANCZOS, reducing_gap=3.0)
             left, top = (width - columns) // 2, (height - rows) // 2
-            pixels = np.asarray(image.crop((left, top, left + columns, top + rows)))
+            taken = np.asarray(image.crop((left, top, left + columns, top + rows)))
     except Exception as error:  # a broken image file makes Pillow raise many kinds
         name = path if isinstance(path, Path) else "This"
         raise TorchcapsError(f"{name}: not an image ({_reason(error, path)}).") from None
-    return torch.from_numpy(pixels.copy()).reshape(rows, columns, -1).permute(2, 0, 1).contiguous()
+    return torch.from_numpy(taken.copy()).reshape(rows, columns, -1).permute(2, 0, 1).contiguous()
 
 
 def _reason(error: Exception, path: Path | IO[bytes]) -> str:
@@ -99,15 +115,19 @@ def _flatten(image, mode: str):
         black = Image.new("RGBA", image.size, (0, 0, 0, 255))
         black.alpha_composite(image)
         image = black
-    return image.convert(mode)
+    return image if image.mode == mode else image.convert(mode)
 
 
 def read_images(
     paths: Sequence[Path], size: Size, mode: str, skip_broken: bool = False
 ) -> tuple[Tensor, list[int]]:
     """Files as uint8 [N,C,H,W], and which of them these are: all, or those that are whole."""
+    from PIL import Image
+
     _fits(len(paths), size, mode)
-    with ThreadPoolExecutor() as pool:  # Pillow decodes outside the interpreter's lock
+    # Pillow decodes outside the interpreter's lock; what it warns of is refused
+    with ThreadPoolExecutor() as pool, warnings.catch_warnings():
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
         read = list(_shown(pool.map(lambda p: _tried(p, size, mode), paths), len(paths)))
     bad = [str(r) for r in read if isinstance(r, TorchcapsError)]
     if bad and (not skip_broken or len(bad) == len(read)):

@@ -4,6 +4,8 @@ Task and optimiser are those of a recipe that trains such a network; batch, epoc
 follow from the size of the set.
 """
 
+import re
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -23,8 +25,10 @@ SEEN = 12_000
 """Images that a run sees, if that makes between 10 and 60 epochs."""
 
 
-def own_recipe(name: str, data: Dataset, spec: DataSpec) -> tuple[Recipe, str]:
-    """The recipe for a model by its name, and a line that says what was chosen."""
+def own_recipe(name: str, data: Dataset, spec: DataSpec) -> tuple[Recipe, Callable[[Recipe], str]]:
+    """The recipe for a model by its name, and what says how a recipe trains on this data: this one,
+    or what became of it when fields were replaced.
+    """
     config = model_config(name)
     near = like(config, bool(data.classes))
     count = len(data.train) * data.copies
@@ -49,14 +53,22 @@ def own_recipe(name: str, data: Dataset, spec: DataSpec) -> tuple[Recipe, str]:
         schedule=ScheduleSpec("one_cycle"),
         hardware=HardwareSpec(compile="none", precision=near.hardware.precision),
     )
+    return made, lambda recipe: _line(recipe, data, near)
+
+
+def _line(recipe: Recipe, data: Dataset, near: Recipe) -> str:
+    _, height, width = data.image_shape
     said = {"flip": "mirrored"}
-    changes = ", ".join([f"moved by up to {shift} px", *(said[a] for a in augment[1:])])
+    moved = (re.sub(r"^translate:(\d+)$", r"moved by up to \1 px", a) for a in recipe.data.augment)
+    changes = ", ".join(said.get(a, a) for a in moved) or "as they are"
+    alike = f" as in {near.name}" if recipe.task.kind == near.task.kind else ""
     line = (
-        f"{count:,} images to learn from, {len(data.val):,} to choose, {len(data.test):,} to test, "
-        f"{data.num_classes or 'no'} classes, {height}x{width}: {epochs} epochs in batches of "
-        f"{batch}, {changes if augment else 'as they are'}; {near.task.kind} as in {near.name}."
+        f"{len(data.train) * data.copies:,} images to learn from, {len(data.val):,} to choose, "
+        f"{len(data.test):,} to test, {data.num_classes or 'no'} classes, {height}x{width}: "
+        f"{recipe.epochs} epoch{'s' * (recipe.epochs != 1)} in batches of {recipe.batch_size}, "
+        f"{changes}; {recipe.task.kind}{alike}."
     )
-    return made, line + (f" {data.note}." if data.note else "")
+    return line + (f" {data.note}." if data.note else "")
 
 
 def _scaled(task: TaskConfig, pixels: int) -> TaskConfig:

@@ -10,11 +10,14 @@ from torchcaps.errors import TorchcapsError, nearest
 from torchcaps.models.base import SIZES, ModelConfig
 from torchcaps.models.capsnet import CapsNetConfig
 from torchcaps.models.registry import config_from_dict
+from torchcaps.train.checkpoint import sum_of
 from torchcaps.train.tasks import Classify, TaskConfig, task_config
 from torchcaps.typed import check, read_object
 
 VERSION = 2
 """Version of the format; a recipe of another version is refused rather than guessed at."""
+BESIDE = ("version", "sum")
+"""What a file of a recipe has beside the fields: the version, and a sum where a run wrote it."""
 
 
 @dataclass(frozen=True)
@@ -222,11 +225,17 @@ def save(recipe: Recipe, path: Path) -> None:
 
 
 def load(path: Path) -> Recipe:
+    """A recipe from its file; one that a run wrote has a sum, and is as it was."""
     try:
         values = read_object(path)
     except (OSError, ValueError) as error:
         raise TorchcapsError(f"{path}: not a readable recipe ({error}).") from None
-    return from_dict(values, str(path))
+    told, recipe = values.pop("sum", None), from_dict(values, str(path))
+    if told not in (None, sum_of(values)):
+        raise TorchcapsError(
+            f"{path}: changed since it was written. For a run with other fields: --config {path}."
+        )
+    return recipe
 
 
 def overlaid(recipe: Recipe, path: Path) -> Recipe:
@@ -250,7 +259,7 @@ def from_dict(values: dict[str, Any], source: str = "recipe") -> Recipe:
         raise TorchcapsError(
             f"{source}: a recipe of version {version}; this torchcaps reads version {VERSION}."
         )
-    return _build(Recipe, {k: v for k, v in values.items() if k != "version"}, source)
+    return _build(Recipe, {k: v for k, v in values.items() if k not in BESIDE}, source)
 
 
 def _build(kind: type, values: Any, source: str) -> Any:

@@ -156,6 +156,8 @@ class Run:
         if not self.metrics_file.exists():
             return []
         try:
+            if not self.metrics_file.is_file():
+                raise ValueError("not a plain file")
             lines = self.metrics_file.read_text().splitlines()
             found = [json.loads(line) for line in lines if line]
             if not all(isinstance(line, dict) for line in found):
@@ -280,8 +282,7 @@ def _taken(folder: Path) -> bool:
 def _write_plain(folder: Path, files: dict[str, dict[str, Any]]) -> None:
     try:
         for name, values in files.items():
-            values = {**values, "sum": sum_of(values)} if name == "start" else values
-            text = json.dumps(values, indent=2) + "\n"
+            text = json.dumps({**values, "sum": sum_of(values)}, indent=2) + "\n"
             write_atomic(folder / f"{name}.json", text.encode())
     except OSError as error:
         raise TorchcapsError(f"{folder}: cannot be written ({error.strerror}).") from None
