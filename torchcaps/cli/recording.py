@@ -194,18 +194,24 @@ def reproduce(
     from torchcaps.experiments.reproduce import reproduce as run_all
 
     jobs = missing(paper, tables, seeds, results, protocol, only)
+    before = seconds_before(paper, results, protocol)
     if dry:
-        return _say_jobs(jobs, seconds_before(paper, results, protocol))
+        _say_jobs(jobs, before)
+    _say_sum(jobs, before)
+    if dry:
+        return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
                TimeElapsedColumn(), TimeRemainingColumn())  # fmt: skip
-    failed = []
+    failed: list[Any] = []
     with Progress(*columns, console=console) as progress:
         task = progress.add_task(f"{paper} {' '.join(tables)}", total=len(jobs))
         for done in run_all(jobs, at_once, data_root, results):
             progress.advance(task)
             if done.error:
+                known = any(done.error == other.error for other in failed)
                 failed.append(done)
-                said = f"{done.job.recipe} seed {done.job.seed}: {done.error}"
+                error = "the same error as above." if known else done.error
+                said = f"{done.job.recipe} seed {done.job.seed}: {error}"
                 progress.console.print(said, style="yellow", markup=False)
     for name in tables or (None,):
         table(paper, name, results=results)
@@ -214,12 +220,15 @@ def reproduce(
 
 
 def _say_jobs(jobs: list[Any], before: dict[str, Any]) -> None:
-    """Commands, the seconds of each by its records, and their sum."""
+    """Commands, and the seconds of each by its records."""
     for job in jobs:
         said = "never run"
         if took := before.get(job.recipe):
             said = f"{took.seconds:,.0f} s" + ("" if took.as_today else " in another setting")
         console.print(f"{job.command}  # {said}", highlight=False, soft_wrap=True, markup=False)
+
+
+def _say_sum(jobs: list[Any], before: dict[str, Any]) -> None:
     known = [before[job.recipe].seconds for job in jobs if job.recipe in before]
     more = f"; {len(jobs) - len(known)} were never run" if len(known) < len(jobs) else ""
     said = f"{len(jobs)} runs, {sum(known):,.0f} s for {len(known)} by earlier runs{more}."

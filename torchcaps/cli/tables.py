@@ -9,7 +9,7 @@ from rich.text import Text
 from tyro.conf import Positional, arg
 
 from torchcaps.cli.saying import RESULTS, console, print_json
-from torchcaps.errors import Misused, nearest
+from torchcaps.errors import Misused, TorchcapsError, nearest
 
 if TYPE_CHECKING:
     from torchcaps.experiments.tables import Table
@@ -91,9 +91,13 @@ def benchmarks(
     from torchcaps.train.results import newest
 
     fields = ("op", "passes", "shape", "dtype", "impl")
-    lines = newest(results / "benchmarks.jsonl", fields)
+    file = results / "benchmarks.jsonl"
+    if not file.exists():
+        raise TorchcapsError(f"{file}: not here. Say where: --results FOLDER.")
+    lines = [x for x in newest(file, fields) if "ms" in x]
     lines = [x for x in lines if not ops or x["op"].startswith(ops)]
-    lines = [x for x in lines if "ms" in x]
+    if ops and not lines:
+        raise TorchcapsError(f"No operation in {file} is called {' or '.join(ops)}.")
     if json:
         return print_json(lines)
     heads = ("what", "shape", "dtype", "how", "ms", "MB", "commit")

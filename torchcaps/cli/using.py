@@ -149,6 +149,9 @@ def export(
         return _export_web(model, out, single_file, runtime)
     if single_file or runtime:
         raise Misused("--single-file and --runtime are for --format web.")
+    meant = {".onnx": "onnx", ".pt2": "torch"}.get(out.suffix.lower(), format)
+    if meant != format:
+        raise Misused(f"{out} is named like --format {meant}, and the format is {format}.")
     from torchcaps.models.exporting import export as write
     from torchcaps.train.load import load
 

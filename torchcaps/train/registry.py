@@ -1,4 +1,4 @@
-"""Recipes by name: functions that return a Recipe; the docstring tells claim, command, cost.
+"""Recipes by name: functions that return a Recipe; the docstring tells claim and command.
 
 What a run has changed of the recipe whose name it carries is decided here and nowhere else.
 """
