@@ -188,17 +188,20 @@ def test_npz_bombs(tmp_path):
     refused(dsprites.read_dsprites, path, "latents_classes has more than")
 
 
+def png_chunk(name, content):
+    sum_of = zlib.crc32(name + content)
+    return struct.pack(">I", len(content)) + name + content + struct.pack(">I", sum_of)
+
+
 def test_pictures_that_are_none(tmp_path):
     path = tmp_path / "cat.png"
     path.write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 50 50\n%%EndComments\n")
     refused(lambda p: pictures.read_image(p, 32, "RGB"), path, "not an image")
-    line = struct.pack(">IIBBBBB", 200_000, 1, 8, 0, 0, 0, 0)
-    chunks = [(b"IHDR", line), (b"IDAT", bomb(200_001)), (b"IEND", b"")]
-    parts = (
-        struct.pack(">I", len(d)) + n + d + struct.pack(">I", zlib.crc32(n + d)) for n, d in chunks
-    )
-    path.write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(parts))
-    refused(lambda p: pictures.read_image(p, 64, "RGB"), path, "too thin")
+    for width, height, said in ((200_000, 1, "too thin"), (9_500, 9_500, "too large")):
+        line = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+        chunks = [(b"IHDR", line), (b"IDAT", bomb(200_001)), (b"IEND", b"")]
+        path.write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(png_chunk(*c) for c in chunks))
+        refused(lambda p: pictures.read_images([p], (64, 64), "RGB"), path, said)
 
 
 def test_a_pipe_is_no_file(tmp_path):

@@ -3,7 +3,7 @@
 Pretraining is on pixels normalised within their patch, and longer on photographs; finetuning crops
 photographs harder, pastes rectangles of other images, decays more and averages weights. smallNORB's
 augmentation was chosen on toys that training lacked. Patches are the printed ones; rows of "large
-patches" have twice their side.
+patches" have twice their side, "deep" ones a network of twice the blocks.
 """
 
 from dataclasses import replace
@@ -40,6 +40,9 @@ SHORTER = EPOCHS | {"Fashion": (50, 150), "CIFAR-10": (50, 150)}
 """With the printed patches, whose steps take some three times as long."""
 ROWS = {"best": "mcae/best/pretrain-{}", "best, no pretraining": ""}
 COARSE = {f"{row}, large patches": before and f"{before}-large" for row, before in ROWS.items()}
+DEEP = {"best, deep": "mcae/best/pretrain-{}-deep", "best, deep, no pretraining": ""}
+"""With eight blocks in place of four, for data sets that the plain network does not fit."""
+UNFIT = ("Fashion", "CIFAR-10")
 MEASURED = ("smallNORB", "CIFAR-10", "Imagenette")
 """Data sets that large patches were tried on."""
 VIT_ROWS = {"best, ViT": "mcae/best/pretrain-imagenette-vit", "best, ViT, no pretraining": ""}
@@ -51,7 +54,7 @@ add_table(
         "best",
         "The plain network, trained better",
         {name: COLUMNS[name] for name in CROPS},
-        {row: {} for row in (*ROWS, *COARSE, *VIT_ROWS, *LARGE, *LARGE.values())},
+        {row: {} for row in (*ROWS, *DEEP, *COARSE, *VIT_ROWS, *LARGE, *LARGE.values())},
         sources=("table1",),
     )
 )
@@ -92,6 +95,14 @@ for column in CROPS:
         name = "best" if name == "best/imagenette" else name
         made = best_finetuning(column, row, before.format(short), **fine)
         add(name, f"{column}, {row}.", made)
+for column in UNFIT:
+    short = slug(column)
+    deep = {**SETTINGS[column].printed, "depth": 8}
+    made = best_pretraining(column, "pretraining, best, deep", decoder_shared=True, **deep)
+    add(f"best/pretrain-{short}-deep", f"Pretraining of best on {column}, eight blocks.", made)
+    for row, before in DEEP.items():
+        name = f"best/{short}-deep" + ("" if before else "-no-pretraining")
+        add(name, f"{column}, {row}.", best_finetuning(column, row, before.format(short), **deep))
 for column in MEASURED:
     short = slug(column)
     made = best_pretraining(column, "pretraining, best, large patches")

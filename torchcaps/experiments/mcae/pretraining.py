@@ -5,7 +5,8 @@ from torchcaps.experiments.mcae.setting import SETTINGS
 from torchcaps.experiments.tables import Column, Table, add_table
 
 ROWS = (
-    "", "large patches", *VARIANTS, "best", "best, large patches", "best, ViT", "few labels",
+    "", "large patches", *VARIANTS, "best", "best, deep", "best, large patches", "best, ViT",
+    "few labels",
 )  # fmt: skip
 add_table(
     Table(
