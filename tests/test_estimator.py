@@ -47,6 +47,21 @@ def test_images_of_every_layout_give_the_same_answer():
     np.testing.assert_allclose(made[0].sum(1), 1, rtol=1e-5)
 
 
+def test_what_a_classifier_cannot_take_is_said():
+    images, labels = few(60)
+    fitted = CapsuleClassifier("convnet-avg-small", epochs=1).fit(images, labels)
+    for other in (images[0], images[:, :, :14], images[..., None]):
+        with pytest.raises(ValueError):
+            fitted.predict(other)
+    for wrong in ({"epochs": 0}, {"batch_size": -4}, {"lr": np.nan}, {"model": "sparse-small"}):
+        with pytest.raises((ValueError, TorchcapsError)):
+            CapsuleClassifier(**{"model": "convnet-avg-small", "epochs": 1, **wrong}).fit(
+                images, labels
+            )
+    seeded = np.random.RandomState(3)
+    assert CapsuleClassifier("convnet-avg-small", 1, random_state=seeded).fit(images, labels)
+
+
 def test_it_learns_in_a_pipeline():
     images, labels = few(400)
     rows = images.reshape(400, -1).astype(float)

@@ -8,6 +8,9 @@ from typing import Any
 class TorchcapsError(Exception):
     """Something the user can mend. The command line prints its text and exits with 1."""
 
+    def __init__(self, text: str):
+        super().__init__(text.rstrip())  # a hint at its end may be empty
+
 
 class Misused(TorchcapsError):
     """A word that stands for nothing here. The command line exits with 2, as for wrong usage."""
@@ -24,7 +27,8 @@ def nearest(word: str, choices: list[str], most: int = 40) -> str:
     close = get_close_matches(word, choices, n=1, cutoff=0.5)
     if close:
         return f"Did you mean {close[0]!r}?"
-    return f"There are: {', '.join(sorted(choices))}." if len(choices) <= most else ""
+    few = 0 < len(choices) <= most
+    return f"There are: {', '.join(sorted(choices))}." if few else ""
 
 
 def known_to_timm(name: str) -> None:

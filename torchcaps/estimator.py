@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
@@ -32,7 +33,7 @@ class CapsuleClassifier(ClassifierMixin, BaseEstimator):
     """A capsule network on images [N,H,W], [N,H,W,C], or rows of pixels [N,HW].
 
     model: a name of `torchcaps.list_models()`; epochs, batch_size, lr: of Adam, with a rate that
-    falls to zero; random_state: the seed; device: "auto" takes a GPU where there is one
+    falls to zero; random_state: the seed, None for 0; device: "auto" takes a GPU where there is one
     """
 
     def __init__(
@@ -41,7 +42,7 @@ class CapsuleClassifier(ClassifierMixin, BaseEstimator):
         epochs: int = 20,
         batch_size: int = 32,
         lr: float = 1e-3,
-        random_state: int | None = 0,
+        random_state: int | np.random.RandomState | None = 0,
         device: str = "auto",
     ):
         self.model = model
@@ -53,6 +54,8 @@ class CapsuleClassifier(ClassifierMixin, BaseEstimator):
 
     def fit(self, X: Any, y: Any) -> "CapsuleClassifier":
         """X: images; y: their labels, of any kind"""
+        if self.epochs < 1 or self.batch_size < 1 or not 0 < self.lr < np.inf:
+            raise ValueError("epochs and batch_size are at least 1, and lr is above 0.")
         X, y = validate_data(self, X, y, allow_nd=True, dtype="numeric")  # pyright: ignore
         check_classification_targets(y)
         self.classes_, numbers = np.unique(y, return_inverse=True)
@@ -60,13 +63,21 @@ class CapsuleClassifier(ClassifierMixin, BaseEstimator):
             raise ValueError("y has one class; a classifier needs two.")
         numeric = np.asarray(X, np.float64)
         self.low_, self.high_ = float(numeric.min()), float(numeric.max())
+        self.shape_ = np.shape(X)[1:]
         images = self._images(X)
         labels = torch.from_numpy(numbers.astype(np.int64))
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0 if self.random_state is None else self.random_state)
+            torch.manual_seed(self._seed())
             self.network_ = self._learn(images, labels)
+        if not all(value.isfinite().all() for value in self.network_.state_dict().values()):
+            raise ValueError(f"The loss was not finite: give a smaller lr than {self.lr:g}.")
         self.n_iter_ = self.epochs
         return self
+
+    def _seed(self) -> int:
+        if self.random_state is None or isinstance(self.random_state, int):
+            return self.random_state or 0
+        return int(check_random_state(self.random_state).randint(2**31 - 1))
 
     def _learn(self, images: Tensor, labels: Tensor) -> CapsuleModel:
         device = self._device()
@@ -74,7 +85,10 @@ class CapsuleClassifier(ClassifierMixin, BaseEstimator):
         config = model_config(
             self.model, in_channels=channels, image_size=side, num_classes=len(self.classes_)
         )
-        task = make_task(build(config), like(config, labelled=True).task).to(device).train()
+        network = build(config)
+        if "logits" not in network.provides:
+            raise ValueError(f"model={self.model!r} tells no classes: give one that does.")
+        task = make_task(network, like(config, labelled=True).task).to(device).train()
         optimiser = make_optimiser(task, OptimiserSpec("adam", self.lr))
         batch = min(self.batch_size, len(images))
         steps = len(images) // batch
@@ -116,6 +130,8 @@ class CapsuleClassifier(ClassifierMixin, BaseEstimator):
         """Probabilities of the classes, in the order of `classes_`. -> [N,Y]"""
         check_is_fitted(self)
         X = validate_data(self, X, allow_nd=True, dtype="numeric", reset=False)  # pyright: ignore
+        if np.shape(X)[1:] != self.shape_:
+            raise ValueError(f"X has images of {np.shape(X)[1:]}; `fit` had {self.shape_}.")
         parts = self._images(X).split(256)
         return np.concatenate(
             [chances(self.network_.encode(part)).double().numpy() for part in parts]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image, ImageEnhance
 
-from torchcaps.data import Augment, Batch
+from torchcaps.data import Augment, Batch, load
 from torchcaps.data.augment import (
     Affine,
     ColorJitter,
@@ -19,7 +19,7 @@ from torchcaps.data.augment import (
     ResizedCrop,
     Translate,
 )
-from torchcaps.errors import TorchcapsError
+from torchcaps.errors import Misused, TorchcapsError
 from torchcaps.functional import draws
 
 
@@ -181,3 +181,21 @@ def test_drawing_targets_move_with_the_image():
 def test_bad_names_are_explained(name, words):
     with pytest.raises(TorchcapsError, match=words):
         Augment((name,))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["resized-crop:-1", "affine:nan", "flip:7", "crop:-4", "erase:p=2", "affine:min_scale=0"],
+)
+def test_numbers_that_make_no_image_are_refused(text):
+    with pytest.raises(Misused, match="does not lie between"):
+        Augment((text,))
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["rotated:digits,degrees=nan", "affnist-like:digits,size=-5", "centred:digits,size=9999"],
+)
+def test_sets_of_numbers_that_make_no_image_are_refused(name):
+    with pytest.raises(Misused, match="does not lie between"):
+        load(name)

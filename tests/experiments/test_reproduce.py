@@ -98,10 +98,19 @@ def test_a_stopped_run_goes_on_and_a_failed_one_is_named(paper, monkeypatch, cap
         if self.recipe.name == "little/a" and self.state.step == 5:
             signal.raise_signal(signal.SIGINT)
 
+    def failing(self):
+        if self.recipe.name == "little/a":
+            raise TorchcapsError("This one fails.")
+        original(self)
+
     monkeypatch.setattr(Training, "step", stopping)
+    assert main(["reproduce", "little", "--seeds", "1"]) == 130
+    assert not lines(paper)  # Ctrl-C stops all, not one of them
+    monkeypatch.setattr(Training, "step", failing)
     assert main(["reproduce", "little", "--seeds", "1"]) == 1
     captured = capsys.readouterr()
-    assert "little/a seed 0" in captured.out and "1 of 2 runs failed" in captured.err
+    assert "little/a seed 0: This one fails." in captured.out
+    assert "1 of 2 runs failed" in captured.err
     assert {x["recipe"] for x in lines(paper)} == {"little/b"}
     monkeypatch.setattr(Training, "step", original)
     done = list(reproduce(missing("little", (), 1, paper / "results")))

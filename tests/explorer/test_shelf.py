@@ -1,5 +1,7 @@
 """Models that can be explored: runs, saved folders, the hub, the zoo."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -9,6 +11,7 @@ from torchcaps.errors import TorchcapsError
 from torchcaps.explorer.shelf import Shelf
 from torchcaps.models import CapsuleModel
 from torchcaps.models.zoo import zoo_names
+from torchcaps.train.loop import start
 
 
 def test_a_saved_model_of_photographs_shows_digits_of_its_size_without_labels(tmp_path):
@@ -40,3 +43,12 @@ def test_what_comes_first_is_there_once():
     assert list(shelf.books)[0] == "zoo:sparse" and len(shelf.books) == len(zoo_names())
     with pytest.raises(TorchcapsError, match="neither a run"):
         Shelf(["no/such/folder"])
+
+
+def test_runs_that_split_their_data_otherwise_have_their_own_images(tiny_recipe, tmp_path):
+    for seed in (0, 1):
+        recipe = replace(tiny_recipe, epochs=1, data=replace(tiny_recipe.data, seed=seed))
+        start(recipe, tmp_path / f"run{seed}")
+    shelf = Shelf([tmp_path / "run0", tmp_path / "run1"], zoo=False)
+    one, two = (shelf.data(key) for key in shelf.books)
+    assert one is not two

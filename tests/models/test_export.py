@@ -10,6 +10,7 @@ import torchcaps
 from tests.models.test_registry import MODELS, small
 from torchcaps.errors import TorchcapsError
 from torchcaps.models import Output
+from torchcaps.models.exporting import export
 from torchcaps.models.registry import model_config
 
 pytestmark = pytest.mark.filterwarnings(
@@ -80,6 +81,13 @@ def test_onnx_answers_like_the_model(name):
         assert len(found) == len(wanted)
         for one, two in zip(found, wanted, strict=True):
             torch.testing.assert_close(torch.from_numpy(one), two, atol=1e-4, rtol=1e-4)
+
+
+def test_a_model_that_answers_nan_is_not_exported(tmp_path):
+    model = torchcaps.create_model("convnet-avg-small").eval()
+    next(model.parameters()).data.fill_(torch.nan)
+    with pytest.raises(TorchcapsError, match="differs from the model by inf"):
+        export(model, tmp_path / "model.pt2", "torch")
 
 
 def test_what_cannot_be_exported_says_so():

@@ -1,5 +1,7 @@
 """Results that nothing can change: one writer at a time, amendments, torn lines set aside."""
 
+import json
+import math
 import multiprocessing
 import os
 from multiprocessing.synchronize import Barrier
@@ -86,6 +88,15 @@ def test_foreign_lines_are_named_and_left_out(tmp_path, text):
     assert len(lines) == 1 and "little.jsonl:1" in problems[0]
     append_record(record("r2"), tmp_path)
     assert len(read(path)[0]) == 2
+
+
+@pytest.mark.parametrize("change", [{"value": "x"}, {"value": math.nan}, {"seed": "0"}])
+def test_a_line_whose_number_is_none_is_left_out(tmp_path, change):
+    append_record(record(), tmp_path)
+    path = tmp_path / "little.jsonl"
+    path.write_text(path.read_text() + json.dumps({**json.loads(path.read_text()), **change}))
+    lines, problems = parse_lines(path)
+    assert len(lines) == 1 and "little.jsonl:2" in problems[0]
 
 
 WRITERS = 50

@@ -9,6 +9,8 @@ from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
+from torchcaps.errors import TorchcapsError
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -24,6 +26,9 @@ def save_figure(figure: "Figure", to: Path | IO[str], **options: Any) -> None:
     """Write a figure; letters that matplotlib's font lacks are boxes there, and no warning."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing")
+        known = figure.canvas.get_supported_filetypes()
+        if isinstance(to, Path) and to.suffix.removeprefix(".").lower() not in known:
+            raise TorchcapsError(f"{to}: a figure's name ends in .png, .svg or .pdf.")
         figure.savefig(to, **options)
 
 

@@ -55,7 +55,7 @@ def _help() -> str:
 
 def run_command(words: list[str]) -> int:
     """Find the command and hand it its words."""
-    if not words or words[0] in ("-h", "--help"):
+    if not words or words[0] in ("-h", "--help", "help"):
         print(_help())
         return 0
     name, rest = words[0], words[1:]

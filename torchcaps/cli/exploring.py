@@ -2,6 +2,7 @@
 
 import socket
 import webbrowser
+from pathlib import Path
 from typing import Any
 
 from torchcaps.cli.parse import Data, Runs
@@ -33,7 +34,8 @@ def explore(runs: Runs = (), /, port: int = PORT, open: bool = True, data: Data 
     from torchcaps.explorer.server import serve
     from torchcaps.explorer.shelf import Shelf, finished_runs
 
-    shelf = Shelf(list(runs) or finished_runs(), data=data)
+    whole = [run for run in finished_runs() if not runs and _readable(run)]
+    shelf = Shelf(list(runs) or whole, data=data)
     url = f"http://127.0.0.1:{sock.getsockname()[1]}/"
     count = len(shelf.books)
     console.print(f"explorer: {url}  ({count} models; Ctrl-C ends it)", highlight=False)
@@ -45,6 +47,17 @@ def explore(runs: Runs = (), /, port: int = PORT, open: bool = True, data: Data 
         pass
     finally:
         sock.close()
+
+
+def _readable(folder: Path) -> bool:
+    """Whether a run that nobody asked for can be shown; one that is damaged is named."""
+    from torchcaps.train.run import Run
+
+    try:
+        return bool(Run.open(folder).recipe() and Run(folder).record())
+    except TorchcapsError as error:
+        console.print(f"left out: {error}", style="yellow", markup=False, highlight=False)
+        return False
 
 
 def _bound(port: int) -> socket.socket:

@@ -1,5 +1,6 @@
 """Commands that judge a finished run: eval and measure."""
 
+import sys
 from typing import Annotated, Any, Literal
 
 from rich.markup import escape
@@ -12,6 +13,8 @@ from torchcaps.errors import Misused
 
 WEAKEST, OFTEN, MATRIX = 10, 5, 12
 """Classes and mistakes that are named, and classes whose whole matrix is printed."""
+SHORT = 4
+"""Letters of a class's name that heads a column; longer ones have a number there."""
 
 
 def eval_(
@@ -40,10 +43,12 @@ def eval_(
 
     if not runs:
         raise Misused("Give the folder of a run.")
-    found = [evaluate_run(run, data, split, data_root) for run in runs]
+    found = [evaluate_run(run, data, split, data_root) for run in dict.fromkeys(runs)]
     if json:
         return print_json(found[0] if len(found) == 1 else found)
     for result in found:
+        if note := result.get("note"):
+            print(f"torchcaps: {note}", file=sys.stderr)
         numbers = "  ".join(f"{k} {v:.4f}" for k, v in result["numbers"].items())
         of = f"{result['run']}: " if len(found) > 1 else ""
         _say(f"{of}{result['data']} {split}, {result['n']:,} images: {numbers}")
@@ -82,11 +87,12 @@ def _show_classes(result: dict[str, Any]) -> None:
     names = [c["name"] for c in result["classes"]]
     table = result["confusion"]
     if len(names) <= MATRIX:
-        numbered = [f"{n} {name}" for n, name in enumerate(names, 1)]
-        shown = Table(
-            "is \\ said", *(Column(str(n + 1), justify="right") for n in range(len(names)))
-        )
-        for name, row in zip(numbered, table, strict=True):
+        heads, rows = names, names
+        if max(map(len, names)) > SHORT:  # too wide to stand side by side
+            heads = [str(n + 1) for n in range(len(names))]
+            rows = [f"{n} {name}" for n, name in enumerate(names, 1)]
+        shown = Table("is \\ said", *(Column(escape(h), justify="right") for h in heads))
+        for name, row in zip(rows, table, strict=True):
             shown.add_row(escape(name), *(str(n) if n else "·" for n in row))
         console.print(shown)
     pairs = [

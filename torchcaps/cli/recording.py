@@ -27,6 +27,8 @@ def record(runs: Runs, /, results: Path = RESULTS, note: Text = "") -> None:
     from torchcaps.train.results import append_record
     from torchcaps.train.run import Run
 
+    if not runs:
+        raise Misused("Name the run: torchcaps record runs/demo-capsnet-s0.")
     for folder in runs:
         console.print(f"{folder}: {append_record(Run.open(folder).record(), results, note)}")
 
@@ -193,6 +195,8 @@ def reproduce(
     from torchcaps.experiments.reproduce import missing, seconds_before
     from torchcaps.experiments.reproduce import reproduce as run_all
 
+    if seeds < 1 or at_once < 1:
+        raise Misused("--seeds and --at-once are at least 1.")
     jobs = missing(paper, tables, seeds, results, protocol, only)
     before = seconds_before(paper, results, protocol)
     if dry:
@@ -231,6 +235,5 @@ def _say_jobs(jobs: list[Any], before: dict[str, Any]) -> None:
 def _say_sum(jobs: list[Any], before: dict[str, Any]) -> None:
     known = [before[job.recipe].seconds for job in jobs if job.recipe in before]
     more = f"; {len(jobs) - len(known)} were never run" if len(known) < len(jobs) else ""
-    runs = f"{len(jobs)} run{'s' * (len(jobs) != 1)}"
-    said = f"{runs}, {sum(known):,.0f} s for {len(known)} by earlier runs{more}."
+    said = f"{len(jobs)} runs, {sum(known):,.0f} s for {len(known)} by earlier runs{more}."
     console.print(said, highlight=False)

@@ -9,6 +9,8 @@ from torchcaps.cli.parse import File, Folder, MaybeFile, OneRun, Runs
 from torchcaps.cli.saying import console, print_json
 from torchcaps.errors import Misused, TorchcapsError
 
+MOST = 1000
+"""Images that `sample` draws."""
 LISTED = ("models", "data", "recipes", "tasks", "routings", "measures")
 Kind = Literal["all", "models", "data", "recipes", "tasks", "routings", "measures", "runs"]
 
@@ -64,7 +66,8 @@ def report(runs: Runs, /, out: MaybeFile = None) -> None:
 
     if not runs:
         raise Misused("Name at least one run: torchcaps report runs/demo/capsnet.")
-    console.print(f"wrote {write_report(list(runs), out)}")
+    written = write_report(list(runs), out)
+    console.print(f"wrote {written}", soft_wrap=True, markup=False)
 
 
 def traverse(
@@ -96,6 +99,8 @@ def traverse(
 
     if not runs:
         raise Misused("Name at least one run: torchcaps traverse runs/demo/capsnet.")
+    if units < 1:
+        raise Misused("--units is at least 1.")
     drawn = {}
     for name, run in by_name(runs).items():
         model, test = load(run.folder), data_of(run.recipe().data, data_root).test
@@ -107,7 +112,7 @@ def traverse(
         drawn[name] = move(model, batch.images[0], values=values, label=label)[:units], values
     out.parent.mkdir(parents=True, exist_ok=True)
     save_figure(draw_traversals(drawn), out, dpi=150)
-    console.print(f"wrote {out}")
+    console.print(f"wrote {out}", soft_wrap=True, markup=False)
 
 
 def draw(
@@ -161,7 +166,7 @@ def draw(
         }
     for path, arrays in figures.items():
         save_figure(chosen.draw(arrays), path, dpi=150, bbox_inches="tight")
-        console.print(f"wrote {path}")
+        console.print(f"wrote {path}", soft_wrap=True, markup=False)
 
 
 def sample(run: OneRun, /, count: int = 16, seed: int = 0, out: File = Path("sample.png")) -> None:
@@ -186,11 +191,11 @@ def sample(run: OneRun, /, count: int = 16, seed: int = 0, out: File = Path("sam
         raise TorchcapsError(
             f"{run} holds a model of {model.config.family}, which makes up no images."
         )
-    if count < 1:
-        raise Misused("--count is at least 1.")
+    if not 1 <= count <= MOST:
+        raise Misused(f"--count lies between 1 and {MOST:,}.")
     out.parent.mkdir(parents=True, exist_ok=True)
     save_figure(draw_samples(model, draw(model, count, seed)), out, dpi=150)
-    console.print(f"wrote {out}")
+    console.print(f"wrote {out}", soft_wrap=True, markup=False)
 
 
 def curves(runs: Runs, /, out: File = Path("curves.png")) -> None:
@@ -213,7 +218,7 @@ def curves(runs: Runs, /, out: File = Path("curves.png")) -> None:
     for kind, figure in draw_curves(found).items():
         path = out if kind == "loss" else out.with_stem(f"{out.stem}-{kind}")
         save_figure(figure, path, dpi=150)
-        console.print(f"wrote {path}")
+        console.print(f"wrote {path}", soft_wrap=True, markup=False)
 
 
 def tour(

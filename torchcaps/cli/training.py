@@ -31,7 +31,8 @@ torchcaps resume RUN [--optimiser.lr 1e-4] [--json]
   torchcaps resume runs/demo-capsnet-s0                      to the bits of a run that never stopped
   torchcaps resume runs/demo-capsnet-s0 --optimiser.lr 1e-4  after a loss that was not finite
 
-Fields of optimiser and schedule can be replaced; the run's record says so."""
+Fields of optimiser and schedule can be replaced, which the run's record says, and those of the
+machine: --data.root, --hardware.in-turn, --checkpoint-seconds, --tensorboard, --record."""
 
 SHORT = {"--data-root": "--data.root", "--data": "--data.name", "--from": "--start-from"}
 """Options of `train` that need no group."""
@@ -48,7 +49,7 @@ def train(words: list[str]) -> None:
         return
     if words[0].startswith("-"):
         raise wrong("the recipe comes first: torchcaps train RECIPE …", "torchcaps train")
-    known = [re.sub(r"^--[a-z-]+(?==|$)", lambda m: SHORT.get(m[0], m[0]), w) for w in words[1:]]
+    known = [_long(word) for word in words[1:]]
     for word in known:
         if word.partition("=")[0].replace("_", "-") in DECIDED:
             raise wrong(f"{word.partition('=')[0]}: the data decides that.", "torchcaps train")
@@ -56,6 +57,11 @@ def train(words: list[str]) -> None:
 
     with shared_loads():  # a model on one's own images looks at them first
         _train(words[0], known)
+
+
+def _long(word: str) -> str:
+    """An option by the name that it has among the fields: --data is --data.name."""
+    return re.sub(r"^--[a-z-]+(?==|$)", lambda m: SHORT.get(m[0], m[0]), word)
 
 
 def _train(name: str, words: list[str]) -> None:
@@ -177,7 +183,7 @@ def _own(name: str, words: list[str]) -> tuple[Any, Callable[[Any], str]]:
 def resume(words: list[str]) -> None:
     """Go on with a run that was stopped or killed; it ends with the bits of one that never was."""
     if words and words[0] not in ("-h", "--help") and not words[0].startswith("-"):
-        return _resume(Path(words[0]), words[1:])
+        return _resume(Path(words[0]), [_long(word) for word in words[1:]])
     print(RESUME)
     if not words or words[0].startswith("-") and words[0] not in ("-h", "--help"):
         raise wrong("name the run: torchcaps resume runs/demo-capsnet-s0.", "torchcaps resume")
@@ -193,7 +199,7 @@ def _resume(folder: Path, words: list[str]) -> None:
 
     def run(recipe: Annotated[Recipe, tyro.conf.arg(name="")] = held, json: bool = False) -> None:
         """Go on with a run; the fields of optimiser and schedule can be replaced, which its record
-        says.
+        says, and those of the machine.
 
         Args:
             recipe: The run.

@@ -106,6 +106,9 @@ def embed(model: Source, images: Pictures, /, out: File, features: Text = "") ->
 
     if out.suffix not in (".npy", ".csv"):
         raise Misused(f"--out {out}: give a name that ends in .npy or .csv.")
+    names = out.with_suffix(".txt")
+    if out.suffix == ".npy" and names.exists() and not out.exists():
+        raise TorchcapsError(f"{names} is there already, where the images' names are to stand.")
     files, found = _files(images), load(model)
     rows = []
     with torch.no_grad():
@@ -115,14 +118,15 @@ def embed(model: Source, images: Pictures, /, out: File, features: Text = "") ->
     out.parent.mkdir(parents=True, exist_ok=True)
     if out.suffix == ".npy":
         np.save(out, vectors)
-        out.with_suffix(".txt").write_text("".join(f"{f}\n" for f in files))
+        names.write_text("".join(f"{f}\n" for f in files))
     else:
         with out.open("w", newline="") as file:
             _write_rows(
                 file,
                 ([str(f), *map(repr, map(float, v))] for f, v in zip(files, vectors, strict=True)),
             )
-    console.print(f"wrote {out}: {len(vectors)} vectors of {vectors.shape[1]}")
+    text = f"wrote {out}: {len(vectors)} vectors of {vectors.shape[1]}"
+    console.print(text, soft_wrap=True, markup=False)
 
 
 def export(

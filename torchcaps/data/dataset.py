@@ -105,6 +105,9 @@ class Dataset:
     render: Render | None = None
     copies: int = 1
     shuffled: bool = True
+    files: str = ""
+    """Of a folder of images the sha256 of their names, classes and splits: who is in which split
+    depends on all of them."""
 
     def __repr__(self) -> str:
         splits = (f"{name}={getattr(self, name)}" for name in ("train", "val", "test"))

@@ -9,7 +9,9 @@ A folder beside train/ is refused unless `others` says what it is.
 """
 
 import csv
+import json
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -19,6 +21,7 @@ from torch import Tensor
 from torchcaps.data.dataset import Dataset, Split, hold_out, with_validation
 from torchcaps.data.pictures import SUFFIXES, Size, as_size, list_images, read_images
 from torchcaps.data.registry import register
+from torchcaps.data.source import sha256
 from torchcaps.errors import TorchcapsError
 
 _KIND = {"train": "train", "training": "train", "test": "test", "testing": "test"} | dict.fromkeys(
@@ -63,8 +66,18 @@ def load_folder(
     left = len(images) - len(files)
     notes = [note] * bool(note) + [f"{left} images that nothing names are left out"] * bool(left)
     classes = _classes(folder, files)
-    found = _read(files, classes, sides, mode, skip_broken)
-    return _split(name, folder, found, classes, seed, "; ".join(notes))
+    kept, found = _read(files, classes, sides, mode, skip_broken)
+    if broken := len(files) - len(kept):
+        notes.append(f"{broken} of {len(files)} files could not be read and are left out")
+    if gone := sorted(set(classes) - {f.label for f in kept}):
+        raise TorchcapsError(f"{folder}: no image of {', '.join(gone)} can be read.")
+    made = _split(name, folder, found, classes, seed, "; ".join(notes))
+    return replace(made, files=_identity(folder, kept))
+
+
+def _identity(folder: Path, files: list[File]) -> str:
+    told = sorted((f.path.relative_to(folder).as_posix(), f.label or "", f.split) for f in files)
+    return sha256(json.dumps(told).encode())
 
 
 def _of_tree(folder: Path, images: list[Path], others: str) -> list[File]:
@@ -153,7 +166,7 @@ def _classes(folder: Path, files: list[File]) -> tuple[str, ...]:
 
 def _read(
     files: list[File], classes: tuple[str, ...], size: Size, mode: str, skip_broken: bool
-) -> dict[str, Split]:
+) -> tuple[list[File], dict[str, Split]]:
     place = {name: n for n, name in enumerate(classes)}
     images, whole = read_images([f.path for f in files], size, mode, skip_broken)
     kept = [files[n] for n in whole]
@@ -161,7 +174,7 @@ def _read(
     everything, found = Split(images, labels), {}
     for split in dict.fromkeys(f.split for f in kept):
         found[split] = everything[torch.tensor([f.split == split for f in kept])]
-    return found
+    return kept, found
 
 
 def _split(

@@ -97,7 +97,8 @@ def read_image(
 
 
 def _reason(error: Exception, path: Path | IO[bytes]) -> str:
-    text = str(error).replace(repr(str(path)), "").strip()
+    shown = repr(str(path)) if isinstance(path, Path) else repr(path)
+    text = str(error).replace(shown, "").strip()
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 

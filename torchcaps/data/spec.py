@@ -14,6 +14,14 @@ from torchcaps.errors import Misused, nearest
 _OPTION = re.compile(r",([A-Za-z_][A-Za-z0-9_]*)=([^,]*)$")
 
 
+RANGES: dict[str, tuple[float, float]] = {
+    "p": (0, 1), "area": (0, 1), "min_area": (0.001, 1), "max_ratio": (1, 100), "size": (1, 1024),
+    "copies": (0, 10**6), "frames": (1, 3600), "pixels": (0, 1024), "min_scale": (0.001, 1000),
+    "max_scale": (0.001, 1000),
+}  # fmt: skip
+"""Least and largest value of options that are numbers, wherever an option of that name is."""
+
+
 def parse(text: str) -> tuple[str, str | None, dict[str, str]]:
     """'rotated:digits,degrees=30' -> ('rotated', 'digits', {'degrees': '30'})"""
     options: dict[str, str] = {}
@@ -54,6 +62,7 @@ def call(function: Callable[..., Any], text: str, *fixed: Any, **known: Any) -> 
         except ValueError:
             kind = getattr(hints[key], "__name__", str(hints[key]))
             raise Misused(f"{name!r}: {key}={value!r} is not of type {kind}.") from None
+        _check(name, key, values[key])
     if for_base:
         default = next(p.default for p in positional if p.name == "base")
         values["base"] = values.get("base", default) + for_base
@@ -61,6 +70,15 @@ def call(function: Callable[..., Any], text: str, *fixed: Any, **known: Any) -> 
     if missing:
         raise Misused(f"{name!r} needs an argument: {name}:{missing[0].upper()}.")
     return function(*fixed, **known, **values)
+
+
+def _check(name: str, key: str, value: Any) -> None:
+    """Whole numbers count something; of others those are refused that no image can be made of."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return
+    least, largest = RANGES.get(key, (0 if isinstance(value, int) else -1e9, 1e9))
+    if not least <= value <= largest:  # nor does NaN
+        raise Misused(f"{name!r}: {key}={value:g} does not lie between {least:g} and {largest:g}.")
 
 
 def _convert(value: str, kind: Any) -> Any:

@@ -6,6 +6,7 @@ carries them to a cluster unchanged.
 
 import shlex
 from collections.abc import Iterator
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from itertools import count
@@ -14,7 +15,7 @@ from pathlib import Path
 from rich.console import Console
 
 from torchcaps.analysis.measures import measure_of, read_measure
-from torchcaps.errors import Misused, TorchcapsError, nearest
+from torchcaps.errors import Interrupted, Misused, TorchcapsError, nearest
 from torchcaps.experiments.chain import pretrained, same_run
 from torchcaps.experiments.tables import RESULTS, Table, counted_lines, get_table, list_tables
 from torchcaps.train.recipe import Recipe, with_root
@@ -191,6 +192,8 @@ def run_job(job: Job, data_root: str, results: Path, beside: bool = False) -> Do
             root = Path(data_root) if data_root else None
             for taken in measure_run(run.folder, list(job.measures), root, shlex.join(words)):
                 append_record(taken, results)
+    except Interrupted:
+        raise
     except Exception as error:  # one run that fails leaves the others
         return Done(job, str(error).strip().split("\n")[0] or type(error).__name__)
     return Done(job)
@@ -204,6 +207,10 @@ def reproduce(
 
     pool = Parallel(n_jobs=at_once, return_as="generator_unordered")
     beside = at_once != 1
-    for done in pool(delayed(run_job)(job, data_root, results, beside) for job in jobs):
-        if done is not None:
-            yield done
+    try:
+        for done in pool(delayed(run_job)(job, data_root, results, beside) for job in jobs):
+            if done is not None:
+                yield done
+    except BrokenProcessPool:
+        said = "The process of a run was killed, perhaps for memory. Run it again to go on"
+        raise TorchcapsError(f"{said}, with a smaller --at-once.") from None

@@ -150,7 +150,7 @@ class Shelf:
         """The data that a model was trained on, loaded once for all that share it."""
         book = self.book(key)
         names = self.model(key).class_names if book.fitted else ()
-        known = (book.spec.name, book.fitted, names)
+        known = (book.spec, book.fitted, names)
         with self._lock, shared_loads():
             if known not in self._data:
                 found = data_of(book.spec)

@@ -17,7 +17,7 @@ from torchcaps.analysis.mistakes import summary
 from torchcaps.data import Dataset, Split
 from torchcaps.data.dataset import named_as, whole
 from torchcaps.errors import TorchcapsError
-from torchcaps.train.load import data_of, load, other_data
+from torchcaps.train.load import data_of, load, other_data, other_files
 from torchcaps.train.recipe import Recipe
 from torchcaps.train.record import best_device, environment
 from torchcaps.train.run import Run
@@ -103,6 +103,9 @@ def evaluate_run(
         if labelled and part.labels.ndim == 1 and "logits" in model.provides:
             more = summary(model, part, loaded.classes)
     facts = {"run": str(folder), "recipe": recipe.name, "seed": recipe.seed, "data": name}
+    if name == recipe.data.name and other_files(Run(folder).start(), loaded):
+        facts["note"] = f"{name} has other files than when the run began: of those that it is "
+        facts["note"] += "tested on it may have learned from some."
     return {**facts, "split": split, "n": len(part), "numbers": numbers, **more}
 
 

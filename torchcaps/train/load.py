@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from torchcaps.data import Dataset
 from torchcaps.data import load as load_data
@@ -33,6 +33,11 @@ def data_of(spec: DataSpec, root: str | Path | None = None, *, draw: int = 0) ->
 def other_data(spec: DataSpec, name: str) -> DataSpec:
     """The specification of another set that a run is evaluated on: whole, with the same seed."""
     return spec if name == spec.name else replace(spec, name=name, held_out=0, per_class=0)
+
+
+def other_files(begun: dict[str, Any], data: Dataset) -> bool:
+    """Whether a folder of images has changed since a run began, whose start says what it held."""
+    return begun.get("files", data.files) != data.files
 
 
 def load(source: str | Path, which: Which = "chosen") -> CapsuleModel:

@@ -16,12 +16,13 @@ from torchcaps.analysis.figure import save_figure
 from torchcaps.analysis.views import get_view
 from torchcaps.data.given import as_dataset
 from torchcaps.data.registry import shared_loads
-from torchcaps.errors import Interrupted
+from torchcaps.errors import Interrupted, TorchcapsError
 from torchcaps.train import checkpoint
 from torchcaps.train.failing import told
 from torchcaps.train.finish import finish
+from torchcaps.train.load import other_files
 from torchcaps.train.progress import TrainingProgress
-from torchcaps.train.recipe import Recipe, differences
+from torchcaps.train.recipe import Recipe, replaced
 from torchcaps.train.record import environment
 from torchcaps.train.registry import identity, marked
 from torchcaps.train.run import Run, claimed
@@ -112,7 +113,9 @@ def _stopped() -> Iterator[threading.Event]:
     if threading.current_thread() is not threading.main_thread():
         yield asked
         return
-    caught = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    caught = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # else nohup is to outlive a logout
+        caught.append(signal.SIGHUP)
     previous = {number: signal.signal(number, lambda *_: asked.set()) for number in caught}
     try:
         yield asked
@@ -194,6 +197,7 @@ def start(
     asked = marked(recipe)
     recipe, parts = set_up(asked)
     begun = {**environment(parts.fabric.device, command), **identity(asked)}
+    begun |= {"files": parts.data.files} if parts.data.files else {}
     chief = parts.fabric.is_global_zero
     folder = str(Run.create(recipe, out, begun).folder) if chief else ""
     run = Run(Path(parts.fabric.broadcast(folder)))
@@ -234,29 +238,36 @@ def resume(
     """Go on from the last checkpoint; a run that had ended is left as it is.
 
     data: once more what `fit` was given. recipe: the run's own with another rate or schedule, which
-    is what the record then says. in_turn: as in `HardwareSpec`, for runs begun without
+    is what the record then says, or another folder of the data. in_turn: as in `HardwareSpec`, for
+    runs begun without
     """
     run = Run.open(folder)
-    if recipe is not None and not run.record_file.exists():
-        run.change(recipe, differences(recipe, run.recipe()))
-    recipe = run.recipe()
+    recipe = recipe or run.recipe()
     if in_turn:
         recipe = replace(recipe, hardware=replace(recipe.hardware, in_turn=True))
+    recipe, changes = run.changed(recipe)
     given = None if data is None else (as_dataset(data, seed=recipe.data.seed), recipe.data.seed)
     if not run.record_file.exists():
         processes = recipe.hardware.processes
         with claimed(run.folder, recipe), shared_loads(given), told(run.folder, processes):
             if not run.record_file.exists():  # it may have ended since
-                _take_up(run, recipe, console, command)
+                _take_up(run, recipe, changes, console, command)
     return run
 
 
-def _take_up(run: Run, recipe: Recipe, console: Console | None, command: str) -> None:
-    run.start()  # what cannot be read is said now, not after all the training
+def _take_up(
+    run: Run, recipe: Recipe, changes: list[str], console: Console | None, command: str
+) -> None:
+    beginning = run.start()  # what cannot be read is said now, not after all the training
     checkpoint.tidy(run.checkpoints)
     begun = bool(checkpoint.numbered(run.checkpoints))  # else killed before the first: begin again
     # The checkpoint holds every weight, so what it began with may be gone.
     recipe, parts = set_up(recipe, take=not begun)
+    if other_files(beginning, parts.data):
+        raise TorchcapsError(
+            f"{parts.data.name} has other files than when the run began: put them back, or begin "
+            "another run."
+        )
     training = Training(recipe, parts, run, console)
     if begun:
         for problem in training.restore():
@@ -265,4 +276,6 @@ def _take_up(run: Run, recipe: Recipe, console: Console | None, command: str) ->
                 console.print(f"{problem}\n{going}", style="yellow")
     if training.chief:
         run.cut_metrics(training.state.metrics_bytes)
+        if changes or replaced(recipe, run.recipe()):  # now that it is known to be good
+            run.change(recipe, changes)
     train_to_end(training, command)

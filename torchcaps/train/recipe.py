@@ -208,6 +208,20 @@ def differences(recipe: Recipe, other: Recipe) -> list[str]:
     return [f"{name}={_value(recipe, name)}" for name in names]
 
 
+def replaced(recipe: Recipe, other: Recipe) -> dict[str, Any]:
+    """The fields of whatever kind in which a recipe is not like another, with its values."""
+    own, others = _flat(to_dict(recipe)), _flat(to_dict(other))
+    return {name: value for name, value in own.items() if value != others.get(name)}
+
+
+def _flat(values: dict[str, Any]) -> dict[str, Any]:
+    found = {}
+    for name, value in values.items():
+        inner = _flat(value) if isinstance(value, dict) else {}
+        found |= {f"{name}.{key}": v for key, v in inner.items()} if inner else {name: value}
+    return found
+
+
 def _value(recipe: Recipe, name: str) -> Any:
     names = {"family": "model.family", "task_kind": "task.kind"}
     for part in names.get(name, name).split("."):

@@ -11,6 +11,7 @@ commit, date and device of whoever wrote it; it speaks of the lines above it tha
 """
 
 import json
+import math
 import os
 import re
 from collections.abc import Iterable, Iterator
@@ -26,6 +27,8 @@ RUN = ("recipe", "seed", "protocol", "date")
 """What tells runs apart that were recorded before they had an identity."""
 PROBED = ("fit", "features", "how")
 """What tells two lines of a run apart that have the same metric."""
+NOT_IN_LINES = ("recipe", "results", "weights_sha256", "files")
+"""What a record says that a line of results does not."""
 SAID = {"note": ("note",), "supersede": ("because",), "rename": ("data",)}
 """What an amendment must say."""
 
@@ -76,6 +79,7 @@ def _known(line: Line) -> bool:
     """Whether a line is a measured one or an amendment, with what these need."""
     if "kind" not in line:
         plain = all(isinstance(line.get(name), str | int | float) for name in NEEDED)
+        plain = plain and isinstance(line["seed"], int) and _finite(line["value"])
         return plain and all(_scalar(line.get(name)) for name in ("run", *PROBED))
     if not isinstance(line.get("match", {}), dict) or not isinstance(line["kind"], str):
         return False
@@ -84,6 +88,10 @@ def _known(line: Line) -> bool:
         pairs = pairs.values() if isinstance(pairs, dict) else [None]
         return all(isinstance(pair, list) and len(pair) == 2 for pair in pairs)
     return all(isinstance(line.get(name), str) for name in SAID.get(line["kind"], ()))
+
+
+def _finite(value: Any) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
 
 
 def _scalar(value: Any) -> bool:
@@ -218,7 +226,7 @@ def append_record(record: dict[str, Any], folder: Path, note: str = "") -> str:
 
 def _lines_of(record: dict[str, Any]) -> list[Line]:
     """A run's record as lines of results; one that is none is a sentence, and not a line."""
-    facts = {k: v for k, v in record.items() if k not in ("recipe", "results", "weights_sha256")}
+    facts = {k: v for k, v in record.items() if k not in NOT_IN_LINES}
     try:
         recipe = record["recipe"]
         shared = {name: recipe[name] for name in ("paper", "table", "row", "protocol", "seed")}

@@ -30,6 +30,8 @@ def folder_name(recipe: str, protocol: str, seed: int) -> str:
     return f"{recipe.replace('/', '-')}{marked}-s{seed}"
 
 
+HERE = ("data.root", "hardware.in_turn", "checkpoint_seconds", "tensorboard", "record")
+"""Fields that a run may go on with as this machine wants them; its results are the same."""
 Status = Literal["finished", "training", "stopped"]
 
 
@@ -113,17 +115,27 @@ class Run:
             raise TorchcapsError(f"{folder}: not a run (it has no recipe.json).")
         return run
 
-    def change(self, recipe: Recipe, changes: Iterable[str]) -> None:
-        """Go on with another optimiser or schedule: the recipe and the start say so."""
-        changed = list(changes)
-        wrong = [c for c in changed if not c.startswith(("optimiser.", "schedule."))]
+    def changed(self, recipe: Recipe) -> tuple[Recipe, list[str]]:
+        """A recipe that the run is to go on with, and what makes that another recipe than its own:
+        fields of optimiser and schedule may, those of the machine (`HERE`) do not.
+        """
+        fields = recipes.replaced(recipe, self.recipe())
+        theirs = {n: v for n, v in fields.items() if n not in HERE}
+        wrong = [n for n in theirs if not n.startswith(("optimiser.", "schedule."))]
         if wrong:
             raise TorchcapsError(f"A run goes on with its own {', '.join(wrong)}: begin another.")
-        if not changed:
-            return
+        if theirs and self.record_file.exists():
+            raise TorchcapsError(f"{self.folder} is finished: nothing of it can be replaced.")
+        recipe = (
+            dataclasses.replace(recipe, protocol="modified") if theirs and recipe.paper else recipe
+        )
+        return recipe, [f"{name}={value}" for name, value in theirs.items()]
+
+    def change(self, recipe: Recipe, changes: list[str]) -> None:
+        """Write down what `changed` gave: the recipe and the start say so."""
         begun = self.start()
-        begun["modified"] = [*begun.get("modified", []), *changed]
-        recipe = dataclasses.replace(recipe, protocol="modified") if recipe.paper else recipe
+        if changes:
+            begun["modified"] = [*begun.get("modified", []), *changes]
         _write_plain(self.folder, {"start": begun, "recipe": recipes.to_dict(recipe)})
 
     def start(self) -> dict[str, Any]:

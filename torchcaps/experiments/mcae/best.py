@@ -3,7 +3,7 @@
 Pretraining is on pixels normalised within their patch, and longer on photographs; finetuning crops
 photographs harder, pastes rectangles of other images, decays more and averages weights. smallNORB's
 augmentation was chosen on toys that training lacked. Patches are the printed ones; rows of "large
-patches" have twice their side, "deep" ones a network of twice the blocks.
+patches" have twice their side, "deep" ones twice the blocks, and layers of capsules that add up.
 """
 
 from dataclasses import replace
@@ -41,7 +41,8 @@ SHORTER = EPOCHS | {"Fashion": (50, 150), "CIFAR-10": (50, 150)}
 ROWS = {"best": "mcae/best/pretrain-{}", "best, no pretraining": ""}
 COARSE = {f"{row}, large patches": before and f"{before}-large" for row, before in ROWS.items()}
 DEEP = {"best, deep": "mcae/best/pretrain-{}-deep", "best, deep, no pretraining": ""}
-"""With eight blocks in place of four, for data sets that the plain network does not fit."""
+"""With eight blocks in place of four and capsule layers that are added to the one below, for data
+sets that the plain network does not fit."""
 UNFIT = ("Fashion", "CIFAR-10")
 MEASURED = ("smallNORB", "CIFAR-10", "Imagenette")
 """Data sets that large patches were tried on."""
@@ -97,7 +98,7 @@ for column in CROPS:
         add(name, f"{column}, {row}.", made)
 for column in UNFIT:
     short = slug(column)
-    deep = {**SETTINGS[column].printed, "depth": 8}
+    deep = {**SETTINGS[column].printed, "depth": 8, "residual": True}
     made = best_pretraining(column, "pretraining, best, deep", decoder_shared=True, **deep)
     add(f"best/pretrain-{short}-deep", f"Pretraining of best on {column}, eight blocks.", made)
     for row, before in DEEP.items():
