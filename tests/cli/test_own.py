@@ -1,6 +1,7 @@
 """One's own images on the command line: a model's name is enough, and classes have names."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -76,7 +77,8 @@ def test_a_set_without_the_first_class_is_scored_by_name(colours, tmp_path, caps
 
 def test_two_runs_are_a_row(colours, capsys):
     _, run = colours
-    assert main(["eval", str(run), str(run)]) == 0
+    other = shutil.copytree(run, run.with_name("colour-copy"))
+    assert main(["eval", str(run), str(other), str(run)]) == 0  # named twice, it counts once
     assert "convnet-avg-small, 2 runs: accuracy" in capsys.readouterr().out
 
 

@@ -45,7 +45,7 @@ def test_cells_are_means_over_seeds(tmp_path):
     write(tmp_path, [
         line(0.78, 0), line(0.80, 1), line(0.5, 2, superseded_by="a later line"),
         line(0.99, 0, data="translated:mnist"), line(0.3, 0, split="val"),
-        line(0.9, 0, protocol="paper"), line(0.1, 5),
+        line(0.9, 0, protocol="paper"), line(0.1, 5), line(float("nan"), 6),
         {"kind": "supersede", "match": {"seed": 5}, "because": "a slip"},
     ])  # fmt: skip
     found = cell(tmp_path)

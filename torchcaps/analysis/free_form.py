@@ -161,8 +161,9 @@ def parents(model: Generative, layers: list[Layer], iterations: int = 5) -> list
 @register_measure("free-form", ("free_form_accuracy", "free_form_gain", "free_form_ms"))
 @dataclass
 class FreeForm(LogisticProbe):
-    """A probe on what the encoder says, scored on what free-form inference makes of it: accuracy,
-    how much the bound gained, milliseconds an image.
+    """A probe on what the encoder says, scored on what free-form inference makes of it.
+
+    Accuracy, how much the bound gained, milliseconds an image.
     """
 
     needs = ("parts",)

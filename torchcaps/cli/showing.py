@@ -246,11 +246,12 @@ def tour(
     from torchcaps.analysis.tour import tour as walk
     from torchcaps.data import load as load_data
     from torchcaps.models import create_model
+    from torchcaps.models.base import SIZES
 
     loaded = load_data(data, data_root)
-    channels, size, _ = loaded.image_shape
-    classes = max(1, loaded.num_classes)
-    made = create_model(model, in_channels=channels, image_size=size, num_classes=classes)
+    channels, height, width = loaded.image_shape
+    sizes = (channels, height, width if width != height else 0, max(1, loaded.num_classes))
+    made = create_model(model, **dict(zip(SIZES, sizes, strict=True)))
     steps = walk(made, loaded)
     if json:
         return print_json([asdict(s) for s in steps])

@@ -131,8 +131,11 @@ def _overview(results: Path, older: bool, markdown: bool, json: bool) -> None:
     from torchcaps.experiments.overview import overview
 
     found = overview(folder=results, older=older)
-    for paper in dict.fromkeys(line.paper for line in found):
-        _warn(paper, results)
+    if not list(results.glob("*.jsonl")):
+        print(f"torchcaps: no results in {results}/: no cell has a run.", file=sys.stderr)
+    else:
+        for paper in dict.fromkeys(line.paper for line in found):
+            _warn(paper, results)
     if json:
         return print_json([asdict(line) for line in found])
     heads = ("table", "cells", "with runs", "with three", "as printed")

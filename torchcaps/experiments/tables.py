@@ -1,5 +1,6 @@
 """The papers' tables, filled from results/*.jsonl and from nothing else."""
 
+import math
 import statistics
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -89,6 +90,7 @@ def counted_lines(paper: str, folder: Path = RESULTS, older: bool = False) -> li
     older: those of recipes as they were, too. A changed recipe's lines count as what they are.
     """
     lines = [x for x in read(results_file(paper, folder))[0] if "superseded_by" not in x]
+    lines = [x for x in lines if math.isfinite(x["value"])]  # a mean over nothing is none
     if older:
         return lines
     known = recipes()

@@ -11,7 +11,6 @@ commit, date and device of whoever wrote it; it speaks of the lines above it tha
 """
 
 import json
-import math
 import os
 import re
 from collections.abc import Iterable, Iterator
@@ -79,7 +78,7 @@ def _known(line: Line) -> bool:
     """Whether a line is a measured one or an amendment, with what these need."""
     if "kind" not in line:
         plain = all(isinstance(line.get(name), str | int | float) for name in NEEDED)
-        plain = plain and isinstance(line["seed"], int) and _finite(line["value"])
+        plain = plain and isinstance(line["seed"], int) and not isinstance(line["value"], str)
         return plain and all(_scalar(line.get(name)) for name in ("run", *PROBED))
     if not isinstance(line.get("match", {}), dict) or not isinstance(line["kind"], str):
         return False
@@ -88,10 +87,6 @@ def _known(line: Line) -> bool:
         pairs = pairs.values() if isinstance(pairs, dict) else [None]
         return all(isinstance(pair, list) and len(pair) == 2 for pair in pairs)
     return all(isinstance(line.get(name), str) for name in SAID.get(line["kind"], ()))
-
-
-def _finite(value: Any) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)
 
 
 def _scalar(value: Any) -> bool:

@@ -158,7 +158,9 @@ def make_fabric(recipe: Recipe) -> Fabric:
             precision="bf16-mixed" if hardware.precision == "bf16" else "32-true",
         )
     except (RuntimeError, ValueError) as error:  # Lightning says so when a device is missing
-        raise TorchcapsError(f"This machine cannot run {hardware}: {error}") from None
+        wanted = f"{hardware.processes} {hardware.accelerator}, {hardware.strategy}"
+        said = " ".join(str(error).split())[:200]
+        raise TorchcapsError(f"This machine cannot run on {wanted}: {said}") from None
     _join_again(hardware)
     fabric.launch()
     return fabric
