@@ -75,8 +75,8 @@ class CapsuleClassifier(ClassifierMixin, BaseEstimator):
         return self
 
     def _seed(self) -> int:
-        if self.random_state is None or isinstance(self.random_state, int):
-            return self.random_state or 0
+        if self.random_state is None or isinstance(self.random_state, int | np.integer):
+            return int(self.random_state or 0)
         return int(check_random_state(self.random_state).randint(2**31 - 1))
 
     def _learn(self, images: Tensor, labels: Tensor) -> CapsuleModel:
