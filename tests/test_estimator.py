@@ -113,6 +113,7 @@ def test_data_of_pythons_own():
         ((np.zeros((4, 8, 8)), [0, -1, 0, 1]), "whole numbers from 0"),
         ((np.zeros((4, 8)), [0, 1, 0, 1]), r"give \[N,H,W\]"),
         ([(np.zeros((8, 8)), 0), (np.zeros((9, 9)), 1)], "several shapes"),
+        ((np.zeros((0, 8, 8), np.uint8), []), "no images"),
         (7, "an iterable of"),
         ([1, 2], "an iterable of"),
     ],

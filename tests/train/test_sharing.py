@@ -110,6 +110,28 @@ def test_the_turn_ends_with_the_block(held):
     assert not turn.lock.is_locked
 
 
+def test_who_waited_longest_comes_first(held, tmp_path):
+    (tmp_path / "turn.1.0").touch()  # of one that died
+    came, waiting = [], []
+
+    def wait(name):
+        with Turn(CPU, asked=True) as turn:
+            turn.wait(threading.Event(), lambda _: waiting.append(name))
+            came.append(name)
+
+    threads = []
+    for name in range(4):
+        threads.append(threading.Thread(target=wait, args=(name,)))
+        threads[-1].start()
+        while len(waiting) <= name:
+            time.sleep(0.01)
+    held.release()
+    for thread in threads:
+        thread.join()
+    assert came == [0, 1, 2, 3]
+    assert not list(tmp_path.glob("turn.*"))
+
+
 def test_every_device_has_a_turn_of_its_own():
     assert lock_of(CPU) == lock_of(CPU) and "cpu" in lock_of(CPU).name
 

@@ -52,6 +52,8 @@ def _read(source: Any, classes: tuple[str, ...]) -> tuple[Tensor, Tensor, tuple[
         pairs = _pairs(source)
         images = _stacked([_image(image) for image, _ in pairs])
         labels = [label for _, label in pairs]
+    if not len(images):
+        raise TorchcapsError("There are no images in what was given.")
     numbers, names = _labels(labels, classes)
     if len(numbers) != len(images):
         raise TorchcapsError(f"There are {len(images)} images and {len(numbers)} labels.")

@@ -38,25 +38,65 @@ class Turn:
     def __init__(self, device: torch.device, asked: bool):
         """asked: whether this run takes turns; one that does not never waits"""
         self.lock = FileLock(lock_of(device)) if asked else None
+        self.ticket: FileLock | None = None
 
     def __enter__(self) -> "Turn":
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._leave_queue()
         if self.lock is not None:
             self.lock.release()
 
+    def _queue(self) -> None:
+        """Take a ticket: a file whose name tells since when, locked for as long as one waits."""
+        assert self.lock is not None
+        name = f"{self.lock.lock_file}.{time.time_ns()}.{os.getpid()}"
+        self.ticket = FileLock(name)
+        self.ticket.acquire()
+
+    def _leave_queue(self) -> None:
+        if self.ticket is not None:
+            Path(self.ticket.lock_file).unlink(missing_ok=True)
+            self.ticket.release()
+            self.ticket = None
+
+    def _next(self) -> bool:
+        """Whether nobody waits for longer; tickets of the dead are thrown away."""
+        assert self.lock is not None and self.ticket is not None
+        whole, mine = Path(self.lock.lock_file), Path(self.ticket.lock_file)
+        for other in sorted(whole.parent.glob(f"{whole.name}.*")):
+            if other >= mine:
+                break
+            held = FileLock(other)
+            try:
+                held.acquire(timeout=0)
+            except Timeout:
+                return False
+            other.unlink(missing_ok=True)
+            held.release()
+        return True
+
     def wait(self, stop: Event, say: Callable[[str], object]) -> float:
-        """Until no other run has its turn, or `stop` is set. -> the seconds that it took"""
+        """Until no other run has its turn or waits for longer, or `stop` is set. -> the seconds
+        that it took
+        """
         began, told = time.monotonic(), False
         while self.lock is not None and not self.lock.is_locked and not stop.is_set():
             try:
-                self.lock.acquire(timeout=SOON)
+                if self.ticket is None:
+                    self._queue()
+                if self._next():
+                    self.lock.acquire(timeout=SOON)
+                    break
+                stop.wait(SOON)
             except Timeout:  # an OSError too
-                if not told:
-                    say("Another run takes its steps on this device; this one waits for its turn.")
-                told = True
+                pass
             except OSError as error:
                 place = self.lock.lock_file
                 raise TorchcapsError(f"{place}: cannot be locked ({error.strerror}).") from None
+            if not told:
+                say("Another run takes its steps on this device; this one waits for its turn.")
+            told = True
+        self._leave_queue()
         return time.monotonic() - began
