@@ -73,11 +73,16 @@ def test_vectors_are_the_models(run, pictures, tmp_path, capsys):
     assert first[0] == names[0] and len(first) == 1 + 784
     assert main(["embed", str(run), str(pictures), "--out", "vectors.txt"]) == 2
     assert ".npy or .csv" in capsys.readouterr().err
+    (tmp_path / "mine.txt").write_text("mine")
+    assert main(["embed", str(run), str(pictures), "--out", str(tmp_path / "mine.npy")]) == 1
+    assert (tmp_path / "mine.txt").read_text() == "mine"
 
 
 @pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning", "ignore::DeprecationWarning")
 def test_an_exported_file_was_compared(run, tmp_path, capsys):
     out = tmp_path / "model.pt2"
+    assert main(["export", str(run), "--out", str(out)]) == 2 and not out.exists()
+    assert "named like --format torch" in capsys.readouterr().err
     assert main(["export", str(run), "--format", "torch", "--out", str(out)]) == 0
     assert "largest difference" in capsys.readouterr().out
     again = torch.export.load(out).module()(torch.rand(3, 1, 28, 28))

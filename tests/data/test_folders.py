@@ -146,6 +146,8 @@ REFUSED = {
     "nothing but bad files": (
         lambda r: [(r / f"{n}.png").write_bytes(b"x") for n in range(3)], ",skip_broken=true",
         "3 of 3 files cannot be read"),
+    "a class of bad files": (
+        lambda r: ((r / "emu").mkdir(), bad(r, "emu/a.png")), ",skip_broken=true", "image of emu"),
     "empty files": (lambda r: bad(r, "cat/a.png", content=b""), "", "a.png: not an image"),
     "half a JPEG": (half_a_jpeg, "", "half.jpg: not an image.*truncated"),
     "an iPhone's format": (lambda r: bad(r, "cat/a.heic"), "", "a.heic: not an image"),

@@ -1,13 +1,18 @@
 """Models that can be explored: runs, saved folders, the hub, the zoo."""
 
+import shutil
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 import torchcaps
 from tests.conftest import TINY_CAPSNET
+from torchcaps.cli.exploring import _readable
+from torchcaps.data import Batch
 from torchcaps.errors import TorchcapsError
+from torchcaps.explorer.jobs import right_under
 from torchcaps.explorer.shelf import Shelf
 from torchcaps.models import CapsuleModel
 from torchcaps.models.zoo import zoo_names
@@ -52,3 +57,20 @@ def test_runs_that_split_their_data_otherwise_have_their_own_images(tiny_recipe,
     shelf = Shelf([tmp_path / "run0", tmp_path / "run1"], zoo=False)
     one, two = (shelf.data(key) for key in shelf.books)
     assert one is not two
+
+
+def test_a_damaged_run_that_nobody_asked_for_is_left_out(tiny_recipe, tmp_path, capsys):
+    good = start(replace(tiny_recipe, epochs=1), tmp_path / "good").folder
+    bad = shutil.copytree(good, tmp_path / "bad")
+    (bad / "record.json").write_text("{")
+    assert [_readable(folder) for folder in (good, bad)] == [True, False]
+    assert "left out" in capsys.readouterr().out
+
+
+def test_images_without_labels_are_neither_right_nor_wrong():
+    batch = Batch(torch.rand(4, 1, 28, 28), torch.tensor([-1, -1, 0, 0]))
+    said = SimpleNamespace(encode=lambda x: x)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("torchcaps.explorer.jobs.transformed", lambda images, *_: images)
+        patch.setattr("torchcaps.explorer.jobs.logits_of", lambda x: torch.eye(10)[[0, 0, 0, 1]])
+        assert right_under(said, batch, None, 0.0) == 0.5
