@@ -14,8 +14,9 @@ import torch
 
 import torchcaps
 from tests.conftest import TINY_CAPSNET, TINY_CONVNET
+from tests.stopping import stopped_at
 from torchcaps.cli import main
-from torchcaps.errors import Interrupted, TorchcapsError
+from torchcaps.errors import TorchcapsError
 from torchcaps.models.registry import model_config
 from torchcaps.train import checkpoint
 from torchcaps.train.loop import resume, start
@@ -36,29 +37,13 @@ def whole(tmp_path_factory):
     return start(recipe, tmp_path_factory.mktemp("whole") / "run")
 
 
-def stop_at(step, monkeypatch, recipe, folder, number=signal.SIGINT):
-    """A run that a signal stopped after so many steps."""
-    original = Training.step
-
-    def stopping(self):
-        original(self)
-        if self.state.step == step:
-            signal.raise_signal(number)
-
-    monkeypatch.setattr(Training, "step", stopping)
-    with pytest.raises(Interrupted):
-        start(recipe, folder)
-    monkeypatch.setattr(Training, "step", original)
-    return Run(folder)
-
-
 def weights(run):
     return (run.model / "model.safetensors").read_bytes()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
-def test_what_schedulers_send_leaves_a_run_that_goes_on(number, whole, tmp_path, monkeypatch):
-    stopped = stop_at(13, monkeypatch, whole.recipe(), tmp_path / "run", number)
+def test_what_schedulers_send_leaves_a_run_that_goes_on(number, whole, tmp_path):
+    stopped = stopped_at(13, whole.recipe(), tmp_path / "run", number)
     assert checkpoint.load(checkpoint.numbered(stopped.checkpoints)[0])[0].step == 13
     assert weights(resume(stopped.folder)) == weights(whole)
 
@@ -66,8 +51,7 @@ def test_what_schedulers_send_leaves_a_run_that_goes_on(number, whole, tmp_path,
 @pytest.fixture(scope="module")
 def stopped(whole, tmp_path_factory):
     """A run that stands at step 25 of 40, with a line of metrics."""
-    with pytest.MonkeyPatch.context() as patch:
-        return stop_at(25, patch, whole.recipe(), tmp_path_factory.mktemp("stopped") / "run").folder
+    return stopped_at(25, whole.recipe(), tmp_path_factory.mktemp("stopped") / "run").folder
 
 
 def outcome(folder):

@@ -7,29 +7,13 @@ import pytest
 from PIL import Image
 
 from tests.conftest import TINY_CONVNET
-from torchcaps.errors import Interrupted, TorchcapsError
+from tests.stopping import stopped_at
+from torchcaps.errors import TorchcapsError
 from torchcaps.models.registry import model_config
 from torchcaps.train.evaluate import evaluate_run
 from torchcaps.train.loop import resume, start
 from torchcaps.train.recipe import DataSpec, Recipe, with_root
-from torchcaps.train.run import Run, claimed
 from torchcaps.train.training import Training
-
-
-def stopped_at(step, recipe, folder, number=signal.SIGINT):
-    """A run that a signal stopped after so many steps."""
-    original = Training.step
-
-    def stopping(self):
-        original(self)
-        if self.state.step == step:
-            signal.raise_signal(number)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Training, "step", stopping)
-        with pytest.raises(Interrupted):
-            start(recipe, folder)
-    return Run(folder)
 
 
 @pytest.fixture
@@ -43,7 +27,7 @@ def faster(run, lr=0.5):
 
 def test_a_run_that_another_process_trains_is_not_changed(stopped):
     before = stopped.recipe_file.read_bytes(), stopped.start()
-    with claimed(stopped.folder, stopped.recipe()), pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch:  # a process may claim again what it has
         patch.setattr("torchcaps.train.loop.claimed", refused)
         with pytest.raises(TorchcapsError, match="another process"):
             resume(stopped.folder, recipe=faster(stopped))
