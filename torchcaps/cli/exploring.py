@@ -34,8 +34,7 @@ def explore(runs: Runs = (), /, port: int = PORT, open: bool = True, data: Data 
     from torchcaps.explorer.server import serve
     from torchcaps.explorer.shelf import Shelf, finished_runs
 
-    whole = [run for run in finished_runs() if not runs and _readable(run)]
-    shelf = Shelf(list(runs) or whole, data=data)
+    shelf = Shelf(list(runs) or [r for r in finished_runs() if _readable(r)], data=data)
     url = f"http://127.0.0.1:{sock.getsockname()[1]}/"
     count = len(shelf.books)
     console.print(f"explorer: {url}  ({count} models; Ctrl-C ends it)", highlight=False)

@@ -233,6 +233,7 @@ def _say_jobs(jobs: list[Any], before: dict[str, Any]) -> None:
 
 
 def _say_sum(jobs: list[Any], before: dict[str, Any]) -> None:
+    """How many runs there are, and what such runs took before."""
     known = [before[job.recipe].seconds for job in jobs if job.recipe in before]
     more = f"; {len(jobs) - len(known)} were never run" if len(known) < len(jobs) else ""
     said = f"{len(jobs)} runs, {sum(known):,.0f} s for {len(known)} by earlier runs{more}."

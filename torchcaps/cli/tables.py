@@ -93,7 +93,7 @@ def benchmarks(
     fields = ("op", "passes", "shape", "dtype", "impl")
     file = results / "benchmarks.jsonl"
     if not file.exists():
-        raise TorchcapsError(f"{file}: not here. Say where: --results FOLDER.")
+        raise TorchcapsError(f"{file} is not here: --results FOLDER says where it is.")
     lines = [x for x in newest(file, fields) if "ms" in x]
     lines = [x for x in lines if not ops or x["op"].startswith(ops)]
     if ops and not lines:

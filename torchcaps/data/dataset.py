@@ -106,8 +106,8 @@ class Dataset:
     copies: int = 1
     shuffled: bool = True
     files: str = ""
-    """Of a folder of images the sha256 of their names, classes and splits: who is in which split
-    depends on all of them."""
+    """The sha256 of the names, classes and splits of a folder's images, all of which decide who is
+    in which split; empty for other sets."""
 
     def __repr__(self) -> str:
         splits = (f"{name}={getattr(self, name)}" for name in ("train", "val", "test"))

@@ -76,6 +76,7 @@ def load_folder(
 
 
 def _identity(folder: Path, files: list[File]) -> str:
+    """The sha256 of what decides the splits, wherever the folder lies."""
     told = sorted((f.path.relative_to(folder).as_posix(), f.label or "", f.split) for f in files)
     return sha256(json.dumps(told).encode())
 

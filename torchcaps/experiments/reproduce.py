@@ -192,7 +192,7 @@ def run_job(job: Job, data_root: str, results: Path, beside: bool = False) -> Do
             root = Path(data_root) if data_root else None
             for taken in measure_run(run.folder, list(job.measures), root, shlex.join(words)):
                 append_record(taken, results)
-    except Interrupted:
+    except Interrupted:  # Ctrl-C is meant for all
         raise
     except Exception as error:  # one run that fails leaves the others
         return Done(job, str(error).strip().split("\n")[0] or type(error).__name__)

@@ -104,8 +104,8 @@ def evaluate_run(
             more = summary(model, part, loaded.classes)
     facts = {"run": str(folder), "recipe": recipe.name, "seed": recipe.seed, "data": name}
     if name == recipe.data.name and other_files(Run(folder).start(), loaded):
-        facts["note"] = f"{name} has other files than when the run began: of those that it is "
-        facts["note"] += "tested on it may have learned from some."
+        told = f"{name} has other files than when the run began"
+        facts["note"] = f"{told}: the run may have learned from some of these images."
     return {**facts, "split": split, "n": len(part), "numbers": numbers, **more}
 
 

@@ -44,6 +44,7 @@ DEEP = {"best, deep": "mcae/best/pretrain-{}-deep", "best, deep, no pretraining"
 """With eight blocks in place of four and capsule layers that are added to the one below, for data
 sets that the plain network does not fit."""
 UNFIT = ("Fashion", "CIFAR-10")
+"""Data sets on which the plain network stays below the paper."""
 MEASURED = ("smallNORB", "CIFAR-10", "Imagenette")
 """Data sets that large patches were tried on."""
 VIT_ROWS = {"best, ViT": "mcae/best/pretrain-imagenette-vit", "best, ViT, no pretraining": ""}
