@@ -71,6 +71,11 @@ def _epochs(column: str, fields: dict[str, Any]) -> tuple[int, int]:
     return (SHORTER if "patch_size" in fields else EPOCHS).get(column, (200, 350))
 
 
+def deeper(column: str) -> dict[str, Any]:
+    """The model of a deep row: the printed patches, twice the blocks, layers that add up."""
+    return {**SETTINGS[column].printed, "depth": 8, "residual": True}
+
+
 def hardened(recipe: Recipe, column: str, *more: str, cutmix: float = 0.5) -> Recipe:
     """more: augmentations after the column's own"""
     return replace(
@@ -99,7 +104,7 @@ for column in CROPS:
         add(name, f"{column}, {row}.", made)
 for column in UNFIT:
     short = slug(column)
-    deep = {**SETTINGS[column].printed, "depth": 8, "residual": True}
+    deep = deeper(column)
     made = best_pretraining(column, "pretraining, best, deep", decoder_shared=True, **deep)
     add(f"best/pretrain-{short}-deep", f"Pretraining of best on {column}, eight blocks.", made)
     for row, before in DEEP.items():

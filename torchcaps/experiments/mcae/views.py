@@ -2,12 +2,13 @@
 
 A copy of smallNORB without the poses of its train half tests on five toys, which is few. So
 `views` tests on each of the others in turn, and its networks are trained as `best`'s with large
-patches, all for as many epochs. SR-CapsNet had half of them at first, with three of the toys.
+patches, all for as many epochs; "deep" ones have the printed patches, and what `best`'s deep rows
+have. SR-CapsNet had half of the epochs at first, with three of the toys.
 """
 
 from dataclasses import replace
 
-from torchcaps.experiments.mcae.best import best_pretraining, hardened
+from torchcaps.experiments.mcae.best import best_pretraining, deeper, hardened
 from torchcaps.experiments.mcae.setting import SETTINGS, add, finetuning, pretraining
 from torchcaps.experiments.mcae.table1 import LARGE, beside
 from torchcaps.experiments.tables import Column, Table, add_table
@@ -39,6 +40,7 @@ TOYS = (0, 1, 2, 3, 5)
 """Toys of smallNORB's test half."""
 TRIED = (0, 2, 5)
 """Toys that SR-CapsNet was tested on after 50 epochs."""
+DEEP = deeper("smallNORB")
 add_table(
     Table(
         "mcae",
@@ -51,6 +53,8 @@ add_table(
         {
             "best": {},
             "best, no pretraining": {},
+            "best, deep": {},
+            "best, deep, no pretraining": {},
             "SR-CapsNet": SR_CAPSNET,
             "SR-CapsNet, 50 epochs": SR_CAPSNET,
         },
@@ -84,18 +88,24 @@ for column, data in VIEWS.items():
         add(f"table4/{short}-large{end}", f"{column}, {LARGE[row]}.", made)
     for toy in TOYS:
         left, name = f"{data},toy={toy}", f"views/{short}-{toy}"
-        first = replace(on(left, best_pretraining("smallNORB")), epochs=100)
-        add(f"{name}-pretrain", f"Pretraining for {column}, without toy {toy}.", first)
-        for row, end, epochs in (
-            ("best", "", 100),
-            ("best, no pretraining", "-scratch", 100),
-            ("SR-CapsNet", "-sr-capsnet", 100),
-            ("SR-CapsNet, 50 epochs", "-sr-capsnet-50", 50),
+        said = f"Pretraining for {column}, without toy {toy}"
+        plain = best_pretraining("smallNORB")
+        deep = best_pretraining("smallNORB", "pretraining, best, deep", decoder_shared=True, **DEEP)
+        for first, end, more in ((plain, "", "."), (deep, "-deep", ", eight blocks.")):
+            add(f"{name}-pretrain{end}", said + more, replace(on(left, first), epochs=100))
+        for row, end, before, epochs in (
+            ("best", "", "pretrain", 100),
+            ("best, no pretraining", "-scratch", "", 100),
+            ("best, deep", "-deep", "pretrain-deep", 100),
+            ("best, deep, no pretraining", "-deep-scratch", "", 100),
+            ("SR-CapsNet", "-sr-capsnet", "", 100),
+            ("SR-CapsNet, 50 epochs", "-sr-capsnet-50", "", 50),
         ):
             if epochs == 50 and toy not in TRIED:
                 continue
-            before = "" if end else f"mcae/{name}-pretrain"
+            before = before and f"mcae/{name}-{before}"
             model = "sr-capsnet" if row.startswith("SR-CapsNet") else "mcae"
-            made = finetuning("views", row, "smallNORB", before, left, model)
+            fields = DEEP if "deep" in row else {}
+            made = finetuning("views", row, "smallNORB", before, left, model, **fields)
             made = replace(hardened(made, "smallNORB"), epochs=epochs)
             add(f"{name}{end}", f"{column}, {row}, tested on toy {toy}.", made)
