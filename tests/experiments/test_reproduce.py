@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import signal
 from dataclasses import replace
 
@@ -183,6 +184,32 @@ def test_a_measure_that_failed_is_taken_the_next_time(paper, registered, monkeyp
     assert run_job(job, "", results).error == ""
     assert job.recipe not in {j.recipe for j in missing("little", (), 1, results)}
     assert sum(x["metric"] == "accuracy" and x["split"] == "test" for x in lines(paper)) == 1
+
+
+def test_a_run_that_is_gone_and_fills_no_cell_is_run_again(paper, registered):
+    registered.table(table(ece=Column(("digits",), "ece")))
+    results = paper / "results"
+    job = Job("little/a", 0, measures=("calibration",))
+    assert run_job(replace(job, measures=()), "", results).error == ""
+    assert missing("little", (), 1, results, only=("little/a",)) == [job]  # measured where it is
+    shutil.rmtree(job.folder)
+    assert missing("little", (), 1, results, only=("little/a",)) == [job]
+    assert run_job(job, "", results).error == ""
+    shutil.rmtree(job.folder)
+    assert missing("little", (), 1, results, only=("little/a",)) == []
+
+
+def test_recording_a_run_names_what_its_tables_show_beyond_it(paper, registered, capsys):
+    told = "Its tables show more: torchcaps measure runs/little-a-s0 calibration --record"
+    assert main(["train", "little/a", "--record"]) == 0
+    assert "show more" not in capsys.readouterr().out
+    registered.table(table(ece=Column(("digits",), "ece")))
+    assert main(["record", "runs/little-a-s0"]) == 0
+    assert told in capsys.readouterr().out
+    assert main(["train", "little/a", "--record", "--seed", "1"]) == 0
+    assert told.replace("s0", "s1") in capsys.readouterr().out
+    assert main(["train", "little/a", "--seed", "2"]) == 0
+    assert "show more" not in capsys.readouterr().out
 
 
 def test_only_rows_with_a_column_for_their_data(paper, registered):

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from tyro.conf import Positional, arg
 
 from torchcaps.cli.parse import Data, RecipeName, RunId, Runs, Seed, Text
-from torchcaps.cli.saying import RESULTS, Paper, console
+from torchcaps.cli.saying import RESULTS, Paper, console, say_beyond
 from torchcaps.errors import Misused, TorchcapsError
 
 Tables = Annotated[tuple[str, ...], Positional, arg(metavar="TABLE", help_behavior_hint="")]
@@ -30,7 +30,9 @@ def record(runs: Runs, /, results: Path = RESULTS, note: Text = "") -> None:
     if not runs:
         raise Misused("Name the run: torchcaps record runs/demo-capsnet-s0.")
     for folder in runs:
-        console.print(f"{folder}: {append_record(Run.open(folder).record(), results, note)}")
+        run = Run.open(folder)
+        console.print(f"{folder}: {append_record(run.record(), results, note)}")
+        say_beyond(run)
 
 
 def supersede(

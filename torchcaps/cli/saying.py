@@ -14,3 +14,12 @@ Paper = Annotated[str, Positional, arg(metavar="PAPER")]
 
 def print_json(value: Any) -> None:
     print(json.dumps(value, indent=2))
+
+
+def say_beyond(run: Any) -> None:
+    """Say by which command a recorded run gets what its tables show beyond its own numbers."""
+    from torchcaps.experiments.reproduce import shown_beyond
+
+    if more := " ".join(shown_beyond(run.recipe())):
+        said = f"Its tables show more: torchcaps measure {run.folder} {more} --record"
+        console.print(said, highlight=False, soft_wrap=True, markup=False)

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from rich.console import Console
 
 from torchcaps.cli.parse import Folder, parse, wrong
-from torchcaps.cli.saying import RESULTS, console, print_json
+from torchcaps.cli.saying import RESULTS, console, print_json, say_beyond
 from torchcaps.errors import nearest
 
 TRAIN = """\
@@ -228,6 +228,8 @@ def show_record(run: Any, json: bool) -> None:
     console.print(table)
     facts = f"{record['parameters']:,} parameters, {record['seconds']:.0f} s, run in"
     console.print(facts, str(run.folder))
+    if run.recipe().record:
+        say_beyond(run)
 
 
 def demo(out: Folder = None) -> None:

@@ -65,7 +65,8 @@ def missing(
     """Rows with a recipe and fewer recorded runs than `seeds`, of whatever seed; every row gets one
     before any gets two.
 
-    A row whose run is recorded and lacks a measure is there too, if its folder still stands.
+    A row whose run is recorded and lacks a measure is there too, if its folder still stands; a run
+    whose folder is gone and which fills no cell of these tables does not count.
 
     only: names of recipes, with * for any letters
     """
@@ -82,10 +83,14 @@ def missing(
     if only:
         wanted = {n: k for n, k in wanted.items() if any(fnmatchcase(n, t) for t in only)}
     lines = counted_lines(paper, results)
+    shown = {(c.metric, data) for t in chosen for c in t.columns.values() for data in c.data}
     tested: dict[tuple[str, int, str], set[Told]] = {}
+    filling = set[tuple[str, int, str]]()
     for r in lines:
         told = (r["data"], *(r.get(key, "") for key in HOW))
         tested.setdefault((r["recipe"], r["seed"], r["protocol"]), set()).add(told)
+        if (r["metric"], r["data"]) in shown:
+            filling.add((r["recipe"], r["seed"], r["protocol"]))
     measured = {(r["recipe"], r["seed"], r["protocol"], measure_of(r["metric"])) for r in lines}
     jobs = []
     for name, kinds in wanted.items():
@@ -94,11 +99,12 @@ def missing(
             for recipe, seed, under in tested
             if (recipe, under) == (name, protocol)
             and _asked(known[name]) <= tested[recipe, seed, under]
+            and ((recipe, seed, under) in filling or _stands(Job(recipe, seed, under)))
         }
         for seed in sorted(whole):
             lacking = tuple(k for k in kinds if (name, seed, protocol, k) not in measured)
             job = Job(name, seed, protocol, lacking)
-            if lacking and (job.folder / "record.json").exists():
+            if lacking and _stands(job):
                 jobs.append((0, job))
         others = (seed for seed in count() if seed not in whole)
         for number in range(len(whole), seeds):
@@ -127,6 +133,17 @@ def seconds_before(paper: str, results: Path, protocol: str = "ours") -> dict[st
                 taken[line["recipe"]] = min(known, line["seconds"])
         found |= {recipe: Took(seconds, as_today) for recipe, seconds in taken.items()}
     return found
+
+
+def _stands(job: Job) -> bool:
+    """Whether the finished run is here, so that more can be measured of it."""
+    return (job.folder / "record.json").exists()
+
+
+def shown_beyond(recipe: Recipe) -> tuple[str, ...]:
+    """Measures that tables show of a recipe's runs, and that its own are not."""
+    known = recipe.paper in {table.paper for table in list_tables()}
+    return tuple(_measures(recipe, list_tables(recipe.paper)) or ()) if known else ()
 
 
 def _asked(recipe: Recipe) -> set[Told]:
