@@ -182,12 +182,11 @@ def sample(run: OneRun, /, count: int = 16, seed: int = 0, out: File = Path("sam
     """
     from torchcaps.analysis.figure import save_figure
     from torchcaps.analysis.parts import draw_samples
-    from torchcaps.models.generative import Generative
     from torchcaps.models.prior import sample as draw
     from torchcaps.train.load import load
 
-    model = load(run)
-    if not isinstance(model, Generative):
+    model: Any = load(run)
+    if "sample" not in model.provides:
         raise TorchcapsError(
             f"{run} holds a model of {model.config.family}, which makes up no images."
         )

@@ -19,7 +19,6 @@ from torchcaps.layers.patches import from_patches, to_patches
 from torchcaps.layers.routed import RoutedCaps
 from torchcaps.layers.templates import compose
 from torchcaps.models import CapsuleModel, Output
-from torchcaps.models.inverted import Inverted
 from torchcaps.models.predicting import chances
 from torchcaps.models.tracing import twin
 from torchcaps.routing.window import Window, unfold
@@ -168,12 +167,12 @@ class Trace(Question):
                 found[f"{number}.{count}.edges"] = _edges(
                     one.coupling[0].float(), below[number - 1].float(), window
                 )
-        if isinstance(model, Inverted) and model.concurrent:
+        if "passes" in model.provides:
             found |= self._by_pass(model, traced)
         return found
 
     @staticmethod
-    def _by_pass(model: Inverted, traced: Any) -> Tensors:
+    def _by_pass(model: Any, traced: Any) -> Tensors:
         """After each pass what parents receive, how much they changed, and the class scores."""
         found: Tensors = {}
         for number, passes in enumerate(traced, 1):

@@ -135,8 +135,9 @@ class CapsuleModel(nn.Module):
     def provides(self) -> frozenset[str]:
         """What measures, views and tasks may ask of it: `logits`, `decode` (from capsules),
         `redraw` (the whole image), `ranks` (of a sparse layer), `draw` (of masked patches),
-        `bound` (of a generative model), `parts` (that templates draw), `segments` (which points
-        belong together).
+        `bound` (of a generative model), `parts` (that templates draw), `sample` (images that a
+        prior makes up), `segments` (which points belong together), `passes` (class scores after
+        each pass of its routing).
         """
         if not self.config.num_classes:
             return frozenset()

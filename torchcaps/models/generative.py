@@ -72,7 +72,7 @@ class Generative(CapsuleModel):
 
     @property
     def provides(self) -> frozenset[str]:
-        return frozenset({"bound", "redraw", "parts"})
+        return frozenset({"bound", "redraw", "parts", "sample"})
 
     def _layer(self, numbers: Tensor, level: int, noise: bool) -> Layer:
         numbers = exact(numbers)

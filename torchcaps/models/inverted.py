@@ -135,6 +135,12 @@ class Inverted(CapsuleModel):
         self.head = nn.Linear(c.pose_dim, 1)
         self.solver = Solver()
 
+    @property
+    def provides(self) -> frozenset[str]:
+        if not self.config.num_classes:
+            return frozenset()
+        return frozenset({"logits", "passes"} if self.concurrent else {"logits"})
+
     def forward_features(self, images: Tensor) -> Tensor:
         self.check_images(images)
         return self.backbone(self.normalise(images))
