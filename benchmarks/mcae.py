@@ -91,9 +91,11 @@ def main() -> None:
     done = recorder(options, device)
     for column in options.sets:
         name = slug(column)
-        for recipe in (f"mcae/table1/{name}-scratch", f"mcae/ablations/vit-{name}-scratch"):
-            model: MCAE = task_of(recipe, column).model
+        rows = ("table1/{}-scratch", "table1/{}-large-scratch", "ablations/vit-{}-scratch")
+        for row in rows:
+            model: MCAE = task_of(f"mcae/{row.format(name)}", column).model
             shape = "x".join(map(str, model.config.image_shape))
+            shape += f", patches of {model.options.patch_size}"
             op = f"operations of an image, mcae {model.options.backbone}, {column}"
             done({"op": op, "shape": shape, "impl": "ours", **millions(model)})
         for recipe in (f"mcae/pretrain/{name}", f"mcae/table1/{name}-scratch"):

@@ -2,7 +2,7 @@
 
 Pretraining is on pixels normalised within their patch, and longer on photographs; finetuning crops
 photographs harder, pastes rectangles of other images, decays more and averages weights. smallNORB's
-augmentation was chosen on toys that training lacked. Patches are the printed ones; rows of "large
+augmentation was chosen on toys that training lacked. Patches are small ones; rows of "large
 patches" have twice their side, "deep" ones twice the blocks, and layers of capsules that add up.
 """
 
@@ -37,7 +37,7 @@ CROPS = {
 EPOCHS = {"MNIST": (50, 100), "smallNORB": (50, 100)}
 """Epochs of pretraining and of finetuning, where they are not 200 and 350."""
 SHORTER = EPOCHS | {"Fashion": (50, 150), "CIFAR-10": (50, 150)}
-"""With the printed patches, whose steps take some three times as long."""
+"""With small patches, whose steps take some three times as long."""
 ROWS = {"best": "mcae/best/pretrain-{}", "best, no pretraining": ""}
 COARSE = {f"{row}, large patches": before and f"{before}-large" for row, before in ROWS.items()}
 DEEP = {"best, deep": "mcae/best/pretrain-{}-deep", "best, deep, no pretraining": ""}
@@ -72,8 +72,8 @@ def _epochs(column: str, fields: dict[str, Any]) -> tuple[int, int]:
 
 
 def deeper(column: str) -> dict[str, Any]:
-    """The model of a deep row: the printed patches, twice the blocks, layers that add up."""
-    return {**SETTINGS[column].printed, "depth": 8, "residual": True}
+    """The model of a deep row: small patches, twice the blocks, layers that add up."""
+    return {**SETTINGS[column].small, "depth": 8, "residual": True}
 
 
 def hardened(recipe: Recipe, column: str, *more: str, cutmix: float = 0.5) -> Recipe:
@@ -94,7 +94,7 @@ def best_finetuning(column: str, row: str, before: str, **fields: Any) -> Recipe
 
 for column in CROPS:
     short = slug(column)
-    fine = SETTINGS[column].printed
+    fine = SETTINGS[column].small
     made = best_pretraining(column, decoder_shared=True, **fine)
     add(f"best/pretrain-{short}", f"Pretraining of best on {column}.", made)
     for row, before in ROWS.items():

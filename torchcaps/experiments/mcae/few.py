@@ -28,7 +28,7 @@ add_table(
 )
 for column, pretrained in EPOCHS.items():
     short = slug(column)
-    fine = SETTINGS[column].printed
+    fine = SETTINGS[column].small
     first = best_pretraining(column, "pretraining, few labels", decoder_shared=True, **fine)
     data = replace(first.data, augment=CROPS[column])
     first = replace(first, epochs=pretrained, optimiser=ADAMW, data=data)

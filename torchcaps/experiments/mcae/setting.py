@@ -23,15 +23,16 @@ class Setting:
     """Side of the large patches, with which all but Table 1's and 4's rows were made."""
 
     @property
-    def printed(self) -> dict[str, Any]:
-        """The paper's network: patches of 4 at 64 px, of 2 at 32 and 28."""
+    def small(self) -> dict[str, Any]:
+        """Patches of 4 at 64 px, of 2 at 32 and 28: the text has no size, and these reach what it
+        prints."""
         return {"patch_size": self.patch_size // 2}
 
     @property
     def drawn(self) -> dict[str, Any]:
-        """And what it draws: standardised pixels, by transforms that go by capsule type, since own
-        ones for 256 places would be half a billion numbers."""
-        return {**self.printed, "target": "standardised", "decoder_shared": True}
+        """And what the paper draws: standardised pixels, by transforms that go by capsule type,
+        since own ones for 256 places would be half a billion numbers."""
+        return {**self.small, "target": "standardised", "decoder_shared": True}
 
 
 CROP = "resized-crop:min_area=0.8"

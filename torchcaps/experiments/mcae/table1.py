@@ -52,7 +52,7 @@ def beside(table: str, row: str, column: str, data: str = "") -> Recipe:
     if row == "VB":
         fields = {"routing": "vb"}
     elif row == "ViT-S":
-        fields = SETTINGS[column].printed
+        fields = SETTINGS[column].small
     made = finetuning(table, row, column, "", data, model, **fields)
     if row == "DR":
         return replace(made, task=Classify("margin"), optimiser=OptimiserSpec("adam", 1e-3))
@@ -81,7 +81,7 @@ for column, printed in PAPER.items():
         ("MCAE (no pretraining)", "", "-scratch"),
     ):
         claim = f"{column}, {row}" + (f": {printed} % in the paper." if before else ".")
-        made = finetuning("table1", row, column, before, **chosen.printed)
+        made = finetuning("table1", row, column, before, **chosen.small)
         add(f"table1/{name}{end}", claim, replace(made, choose="loss"), as_printed=True)
         before = before and f"{before}-large"
         made = finetuning("table1", LARGE[row], column, before)

@@ -2,7 +2,7 @@
 
 A copy of smallNORB without the poses of its train half tests on five toys, which is few. So
 `views` tests on each of the others in turn, and its networks are trained as `best`'s with large
-patches, all for as many epochs; "deep" ones have the printed patches, and what `best`'s deep rows
+patches, all for as many epochs; "deep" ones have small patches, and what `best`'s deep rows
 have. SR-CapsNet had half of the epochs at first, with three of the toys.
 """
 
@@ -92,7 +92,7 @@ for column, data in VIEWS.items():
         ("MCAE", f"mcae/pretrain/{short}", ""),
         ("MCAE (no pretraining)", "", "-scratch"),
     ):
-        fields = SETTINGS["smallNORB"].printed
+        fields = SETTINGS["smallNORB"].small
         made = finetuning("table4", row, "smallNORB", before, data, **fields)
         add(f"table4/{short}{end}", f"{column}, {row}.", replace(made, choose="loss"))
         before = before and f"{before}-large"
