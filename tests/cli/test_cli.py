@@ -10,6 +10,7 @@ import sys
 import textwrap
 
 import pytest
+from rich.console import Console
 
 from torchcaps.cli import main
 from torchcaps.cli.commands import COMMANDS
@@ -275,6 +276,25 @@ def test_no_number_of_a_table_breaks_in_a_terminal_of_80(capsys, tmp_path):
     assert main(["table", "mcae", "best", "--results", str(tmp_path)]) == 0
     said = capsys.readouterr().out  # one run has no spread and is no best
     assert "81.00" in said and "(1)" in said and "±" not in said and "best 81" not in said
+
+
+@pytest.mark.parametrize("room", [30, 80, 200])
+def test_a_table_with_many_columns_comes_in_pieces_that_fit(room, capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr("torchcaps.cli.laying.console", Console(width=room))
+    monkeypatch.setattr("torchcaps.cli.tables.console", Console(width=room))
+    columns = get_table("robustness", "turned").columns
+    fields = {"table": "turned", "split": "test", "protocol": "modified", "recipe": "any"}
+    written = [
+        json.dumps({**fields, "row": "capsules", "data": c.data[0], "metric": c.metric, "date": "",
+                    "seed": seed, "value": 0.81 + 0.02 * seed})
+        for c in columns.values() for seed in range(2)
+    ]  # fmt: skip
+    (tmp_path / "robustness.jsonl").write_text("\n".join(written))
+    assert main(["table", "robustness", "turned", "--results", str(tmp_path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= room
+    assert sum(line.count("82.00") for line in lines) == len(columns)
+    assert (sum("┏" in line for line in lines) == 1) == (room == 200)
 
 
 def test_table_json(capsys):

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from rich.table import Table as RichTable
-from rich.text import Text
 from tyro.conf import Positional, arg
 
+from torchcaps.cli.laying import as_markdown, pieces, repeated
 from torchcaps.cli.saying import RESULTS, console, print_json
 from torchcaps.errors import Misused, TorchcapsError, nearest
 
@@ -66,7 +66,8 @@ def table(
         own = [column for column in shown if column in printed]
         more = [column for column in shown if column not in printed]
         for names in filter(None, (own, more)):
-            console.print(_table(t, names, part, beyond=bool(own) and names is more))
+            for piece in pieces(t, names, part, beyond=bool(own) and names is more):
+                console.print(piece)
         for said in repeated(part):
             console.print(said, style="dim", markup=False)
 
@@ -171,109 +172,3 @@ def _some(
     columns, rows = columns or tuple(t.columns), rows or tuple(t.rows)
     kept = [c for c in found if c["column"] in columns and c["row"] in rows]
     return sorted(kept, key=lambda c: (rows.index(c["row"]), columns.index(c["column"])))
-
-
-def repeated(found: list[dict[str, Any]]) -> list[str]:
-    """A sentence for each row with cells in which a seed was run more than once."""
-    cells: dict[tuple[str, str], list[str]] = {}
-    for c in found:
-        if c["repeated"]:
-            seeds = ", ".join(map(str, c["repeated"]))
-            cells.setdefault((c["row"], seeds), []).append(c["column"])
-    return [
-        f"{row}: seed {seeds} was run more than once "
-        f"({', '.join(columns) if len(columns) < 4 else f'{len(columns)} columns'}); the mean of "
-        "its runs counts."
-        for (row, seeds), columns in cells.items()
-    ]
-
-
-def _by_row(found: list[dict[str, Any]]) -> dict[tuple[str, str], dict[str, dict[str, Any]]]:
-    rows: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
-    for c in found:
-        rows.setdefault((c["row"], c["protocol"]), {})[c["column"]] = c
-    return rows
-
-
-def as_markdown(t: "Table", columns: list[str], found: list[dict[str, Any]]) -> str:
-    """Rows without any number, ours or the paper's, are left out."""
-    printed = {c["column"] for c in found if c["paper_value"] is not None}
-    heads = [h for c in columns for h in ([c, "paper"] if c in printed else [c])]
-    lines = [f"| | {' | '.join(heads)} |", f"| --- |{' --- |' * len(heads)}"]
-    for (row, protocol), cells in _by_row(found).items():
-        if not any(c["n"] or c["paper_value"] is not None for c in cells.values()):
-            continue
-        name = row if protocol == "ours" else f"{row} [{protocol}]"
-        line = []
-        for column in columns:
-            c = cells[column]
-            line.append(_cell(c, t.columns[column].digits, best=False))
-            if column in printed:
-                line.append("" if c["paper_value"] is None else f"{c['paper_value']}")
-        lines.append(f"| {name} | {' | '.join(line)} |")
-    return "\n".join([*lines, *(f"\n{said}" for said in repeated(found))])
-
-
-def _table(t: "Table", columns: list[str], found: list[dict[str, Any]], beyond: bool) -> RichTable:
-    wide = len(columns) > 2  # then the paper's value goes below ours
-    printed = any(name in row for row in t.rows.values() for name in columns)
-    compared = printed and not wide
-    notes = [f"{n}: {t.columns[n].note}" for n in columns if t.columns[n].note]
-    notes += ["below ours: the paper's"] if wide and printed and not beyond else []
-    title = f"{t.paper} {t.name}: {t.title}" + (", beyond the paper" if beyond else "")
-    shown = RichTable(title=title, caption="; ".join(notes) or None)
-    beside = ["paper", "diff"] if compared else []
-    heads = ["row", *(head for column in columns for head in (column, *beside))]
-    body = []
-    for (row, protocol), cells in _by_row(found).items():
-        line = [row if protocol == "ours" else rf"{row} \[{protocol}]"]
-        for column in columns:
-            c, digits = cells[column], t.columns[column].digits
-            value = "" if c["paper_value"] is None else f"{c['paper_value']}"
-            if wide:
-                ours = [f"{c['mean']:.{digits}f} ({c['n']})"] if c["n"] else ["–"]
-                ours += [f"± {c['std']:.{digits}f}"] if c["std"] is not None else []
-                line.append("\n".join(ours + ([f"[dim]{value}[/dim]"] if value else [])))
-            else:
-                line += [_cell(c, digits)]
-                line += [value, _difference(c, digits)] if compared else []
-        body.append(line)
-    for head, width in zip(heads, _widths(heads, body, console.width), strict=True):
-        shown.add_column(head, overflow="fold", width=width)
-    for line in body:
-        shown.add_row(*line)
-    return shown
-
-
-def _widths(heads: list[str], body: list[list[str]], room: int) -> list[int]:
-    """Widths of columns that fit into a terminal: no number breaks, only heads may."""
-    plain = [
-        [Text.from_markup(text).plain for text in column] for column in zip(*body, strict=True)
-    ]
-    words = [max((len(x) for t in texts for x in t.split()), default=0) for texts in plain]
-    lines = [
-        max(len(x) for t in (head, *texts) for x in t.splitlines() or [""])
-        for head, texts in zip(heads, plain, strict=True)
-    ]
-    limit = max(lines)
-    while limit and sum(_within(lines, words, limit)) + 3 * len(lines) + 1 > room:
-        limit -= 1
-    return _within(lines, words, limit)
-
-
-def _within(lines: list[int], words: list[int], limit: int) -> list[int]:
-    return [max(word, min(line, limit)) for line, word in zip(lines, words, strict=True)]
-
-
-def _cell(c: dict[str, Any], n: int, best: bool = True) -> str:
-    if not c["n"]:
-        return "–"
-    if c["n"] == 1:
-        return f"{c['mean']:.{n}f} (1)"
-    most = f", best {c['best']:.{n}f}" if best else ""
-    return f"{c['mean']:.{n}f} ± {c['std']:.{n}f} ({c['n']}){most}"
-
-
-def _difference(c: dict[str, Any], n: int) -> str:
-    known = c["n"] and c["paper_value"] is not None
-    return f"{c['mean'] - c['paper_value']:+.{n}f}" if known else ""
