@@ -186,6 +186,20 @@ def test_a_measure_that_failed_is_taken_the_next_time(paper, registered, monkeyp
     assert sum(x["metric"] == "accuracy" and x["split"] == "test" for x in lines(paper)) == 1
 
 
+def test_a_dry_run_names_the_command_that_measures_too(paper, registered, capsys):
+    registered.table(table(ece=Column(("digits",), "ece")))
+    asked = ["reproduce", "little", "--seeds", "1", "--only", "little/a", "--dry"]
+    measuring = "torchcaps measure runs/little-a-s0 calibration --record"
+    assert main(asked) == 0
+    assert (
+        f"torchcaps train little/a --seed 0 --record && {measuring}  #" in capsys.readouterr().out
+    )
+    assert run_job(Job("little/a", 0), "", paper / "results").error == ""
+    assert main(asked) == 0
+    said = capsys.readouterr().out
+    assert f"{measuring}  #" in said and "torchcaps train" not in said
+
+
 def test_a_run_that_is_gone_and_fills_no_cell_is_run_again(paper, registered):
     registered.table(table(ece=Column(("digits",), "ece")))
     results = paper / "results"

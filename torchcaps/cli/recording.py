@@ -231,7 +231,9 @@ def _say_jobs(jobs: list[Any], before: dict[str, Any]) -> None:
         said = "never run"
         if took := before.get(job.recipe):
             said = f"{took.seconds:,.0f} s" + ("" if took.as_today else " in another setting")
-        console.print(f"{job.command}  # {said}", highlight=False, soft_wrap=True, markup=False)
+        commands = filter(None, ("" if job.recorded else job.command, job.measuring))
+        said = f"{' && '.join(commands)}  # {said}"
+        console.print(said, highlight=False, soft_wrap=True, markup=False)
 
 
 def _say_sum(jobs: list[Any], before: dict[str, Any]) -> None:

@@ -7,7 +7,7 @@ carries them to a cluster unchanged.
 import shlex
 from collections.abc import Iterator
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from itertools import count
 from pathlib import Path
@@ -35,6 +35,8 @@ class Job:
     protocol: str = "ours"
     measures: tuple[str, ...] = ()
     """What the table shows beyond the recipe's own numbers, taken when the run is done."""
+    recorded: bool = field(default=False, compare=False)
+    """Whether the run is recorded and stands, and lacks these measures alone."""
 
     @property
     def folder(self) -> Path:
@@ -46,6 +48,17 @@ class Job:
         marked = [] if self.protocol == "ours" else ["--protocol", self.protocol]
         words = ["torchcaps", "train", self.recipe, "--seed", str(self.seed), *marked, "--record"]
         return shlex.join(words)
+
+    @property
+    def measuring(self) -> str:
+        """The command that then takes what its table shows beyond that; empty: nothing."""
+        words = ["torchcaps", "measure", str(self.folder), *self.measures, "--record"]
+        return shlex.join(words) if self.measures else ""
+
+    @property
+    def stands(self) -> bool:
+        """Whether the finished run is here, so that more can be measured of it."""
+        return (self.folder / "record.json").exists()
 
 
 @dataclass(frozen=True)
@@ -99,12 +112,12 @@ def missing(
             for recipe, seed, under in tested
             if (recipe, under) == (name, protocol)
             and _asked(known[name]) <= tested[recipe, seed, under]
-            and ((recipe, seed, under) in filling or _stands(Job(recipe, seed, under)))
+            and ((recipe, seed, under) in filling or Job(recipe, seed, under).stands)
         }
         for seed in sorted(whole):
             lacking = tuple(k for k in kinds if (name, seed, protocol, k) not in measured)
-            job = Job(name, seed, protocol, lacking)
-            if lacking and _stands(job):
+            job = Job(name, seed, protocol, lacking, recorded=True)
+            if lacking and job.stands:
                 jobs.append((0, job))
         others = (seed for seed in count() if seed not in whole)
         for number in range(len(whole), seeds):
@@ -133,11 +146,6 @@ def seconds_before(paper: str, results: Path, protocol: str = "ours") -> dict[st
                 taken[line["recipe"]] = min(known, line["seconds"])
         found |= {recipe: Took(seconds, as_today) for recipe, seconds in taken.items()}
     return found
-
-
-def _stands(job: Job) -> bool:
-    """Whether the finished run is here, so that more can be measured of it."""
-    return (job.folder / "record.json").exists()
 
 
 def shown_beyond(recipe: Recipe) -> tuple[str, ...]:
@@ -205,9 +213,8 @@ def run_job(job: Job, data_root: str, results: Path, beside: bool = False) -> Do
                     run = start(ready, job.folder, console, job.command)
         append_record(run.record(), results)
         if job.measures:
-            words = ["torchcaps", "measure", str(run.folder), *job.measures, "--record"]
             root = Path(data_root) if data_root else None
-            for taken in measure_run(run.folder, list(job.measures), root, shlex.join(words)):
+            for taken in measure_run(run.folder, list(job.measures), root, job.measuring):
                 append_record(taken, results)
     except Interrupted:  # Ctrl-C is meant for all
         raise
