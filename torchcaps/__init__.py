@@ -192,7 +192,8 @@ number; rooms of one number do not import each other.
     showing         commands that show
     using           commands that use a trained model
     exploring       the command that opens a page
-    tables          the papers' tables in a terminal and as Markdown
+    tables          commands that show the papers' tables and benchmarks
+    laying          cells laid out, as Markdown or in pieces that fit a terminal
     saying          where commands print
     parse           tyro's parsing with errors of one or two lines
     completion      completion for shells
