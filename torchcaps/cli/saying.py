@@ -18,8 +18,8 @@ def print_json(value: Any) -> None:
 
 def say_beyond(run: Any) -> None:
     """Say by which command a recorded run gets what its tables show beyond its own numbers."""
-    from torchcaps.experiments.reproduce import shown_beyond
+    from torchcaps.experiments.reproduce import measure_command, shown_beyond
 
-    if more := " ".join(shown_beyond(run.recipe())):
-        said = f"Its tables show more: torchcaps measure {run.folder} {more} --record"
+    if more := shown_beyond(run.recipe()):
+        said = f"Its tables show more: {measure_command(run.folder, more)}"
         console.print(said, highlight=False, soft_wrap=True, markup=False)

@@ -28,6 +28,10 @@ HOW = ("fit", "features", "how")
 Told = tuple[str, ...]
 
 
+def measure_command(folder: Path, measures: tuple[str, ...]) -> str:
+    return shlex.join(["torchcaps", "measure", str(folder), *measures, "--record"])
+
+
 @dataclass(frozen=True)
 class Job:
     recipe: str
@@ -52,8 +56,7 @@ class Job:
     @property
     def measuring(self) -> str:
         """The command that then takes what its table shows beyond that; empty: nothing."""
-        words = ["torchcaps", "measure", str(self.folder), *self.measures, "--record"]
-        return shlex.join(words) if self.measures else ""
+        return measure_command(self.folder, self.measures) if self.measures else ""
 
     @property
     def stands(self) -> bool:
