@@ -1,32 +1,47 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
-.PHONY: demo test attack docs reference vendor format clean
+.PHONY: demo lint test test-slow test-all nightly attack docs vendor dist format clean
 
 demo: $(VENV)/installed
 	$(BIN)/torchcaps demo
 
-test: $(VENV)/installed-dev
+lint: $(VENV)/installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyright
-	$(BIN)/python -W error -m torchcaps.cli.reference build/reference
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+
+test: lint
+	$(PYTEST)
+
+test-slow: $(VENV)/installed-dev
+	$(PYTEST) -m slow
+	$(BIN)/python -W error scripts/reference.py build/reference
+
+test-all: test test-slow
+
+nightly: test-all attack
 
 attack: $(VENV)/installed-dev
-	TORCHCAPS_ATTACK=500 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rP --durations=10 tests/attack tests/train/test_results.py
+	TORCHCAPS_ATTACK=500 $(PYTEST) -m "slow or not slow" -rP --durations=10 tests/attack tests/papers/test_records.py
 
 docs: $(VENV)/installed-dev
 	$(BIN)/python -m torchcaps.cli.catalog
-	$(BIN)/python -m torchcaps.cli.docs README.md docs/*.md
-	$(BIN)/python -m torchcaps.cli.reference build/reference
-
-reference: $(VENV)/installed-dev
-	$(BIN)/python -m torchcaps.cli.reference build/reference
+	$(BIN)/python scripts/fill_tables.py README.md docs/*.md
+	$(BIN)/python scripts/reference.py build/reference
 
 vendor: $(VENV)/installed
-	$(BIN)/python -m torchcaps.cli.vendor
+	$(BIN)/python scripts/vendor.py
+
+dist:
+	$(PYTHON) -m venv build/dist-env
+	build/dist-env/bin/python -m pip install --quiet build twine
+	rm -rf dist
+	build/dist-env/bin/python -m build
+	build/dist-env/bin/twine check --strict dist/*
+	$(PYTHON) scripts/check_dist.py dist
 
 format: $(VENV)/installed-dev
 	$(BIN)/ruff format .
@@ -42,4 +57,4 @@ $(VENV)/installed-dev: $(VENV)/installed
 	touch $@
 
 clean:
-	rm -rf $(VENV) build *.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis

@@ -1,17 +1,20 @@
-"""Two commits side by side: what a change of the house must leave as it was.
+"""Two versions side by side: what a redesign must leave as it was.
 
-    git worktree add ../before COMMIT
+    git worktree add ../before COMMIT          or unpack its source anywhere
     python benchmarks/before_after.py ../before tables     every cell of every table
+    python benchmarks/before_after.py ../before runs       the runs that every table lacks
     python benchmarks/before_after.py ../before demo       demo/capsnet, bit for bit, on a CPU
     python benchmarks/before_after.py ../before steps      training steps on a GPU, in turns
 
-`steps` runs benchmarks/{models,inverted,mcae}.py of both trees side by side, so that all is
+Both are plain source folders; `--after FOLDER` names another one than this. Each runs its own
+command line. `steps` runs benchmarks/{models,inverted,mcae}.py of both side by side, so that all is
 compiled; then after each other, and again, up to twice, where a row seems more than 3 % slower.
 """
 
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -21,9 +24,9 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parents[1]
-PAPERS = ("robustness", "inverted", "mcae")
-RENAMED = {"AffNIST": "affNIST ±8 px"}
-"""Columns whose lines have another name since; the paper's value stands in the column `affNIST`."""
+PAPERS = ("robustness", "inverted", "mcae", "sparse", "generative")
+RENAMED: dict[tuple[str, str], str] = {}
+"""(paper, name of a table, row or column before): its name now."""
 STEPS = {"models.py": [], "inverted.py": ["--passes", "1", "2", "3"], "mcae.py": ["CIFAR-10"]}
 
 
@@ -38,35 +41,56 @@ def run(tree: Path, *words: str, script: str = "-m") -> str:
     return done.stdout
 
 
+def paper_command(tree: Path, name: str) -> list[str]:
+    """The words of a command on papers: `paper NAME`, or what it was called before that group."""
+    if (tree / "torchcaps" / "cli" / "paper.py").exists():
+        return ["torchcaps.cli", "paper", name]
+    return ["torchcaps.cli", {"run": "reproduce"}.get(name, name)]
+
+
 def cells(tree: Path) -> dict[tuple[str, ...], dict[str, Any]]:
     found = {}
     for paper in PAPERS:
-        for cell in json.loads(run(tree, "torchcaps.cli", "table", paper, "--json")):
-            if cell["column"] in RENAMED:
-                cell |= {"column": RENAMED[cell["column"]], "paper_value": None}
+        for cell in json.loads(run(tree, *paper_command(tree, "table"), paper, "--json")):
+            for field in ("table", "row", "column"):
+                cell[field] = RENAMED.get((paper, cell[field]), cell[field])
             key = tuple(cell[n] for n in ("paper", "table", "row", "column", "protocol"))
             found[key] = cell
     return found
 
 
-def tables(before: Path) -> bool:
-    old, new = cells(before), cells(HERE)
+def tables(before: Path, after: Path) -> bool:
+    """Every cell of the older version is there and equal, field by field."""
+    old, new = cells(before), cells(after)
     differ = [k for k in old if k not in new or any(new[k][f] != v for f, v in old[k].items())]
-    repeated = [k for k in differ if k in new and new[k].get("repeated")]
     for key in differ:
-        why = "a seed was run twice" if key in repeated else "DIFFERS"
         print(key, {f: (v, new.get(key, {}).get(f)) for f, v in old[key].items()
-                    if new.get(key, {}).get(f) != v}, why)  # fmt: skip
+                    if new.get(key, {}).get(f) != v})  # fmt: skip
+    filled = sum(bool(cell["n"]) for cell in old.values())
     more = len(new.keys() - old.keys())
-    print(f"{len(old)} cells, {len(differ)} differ, {len(repeated)} of them by a repeated seed; "
-          f"{more} new cells")  # fmt: skip
-    return len(differ) == len(repeated)
+    print(f"{len(old)} cells, {filled} with runs, {len(differ)} differ; {more} new cells")
+    return not differ
 
 
-def demo(before: Path) -> bool:
+def missing_runs(before: Path, after: Path) -> bool:
+    """Both versions would run the same recipes and seeds, and expect the same seconds."""
+    equal = True
+    for paper in PAPERS:
+        runs = []
+        for tree in (before, after):
+            lines = run(tree, *paper_command(tree, "run"), paper, "--dry").splitlines()
+            trains = [re.match(r"torchcaps train (.*?)(?: &&|  #)", line) for line in lines]
+            runs.append(([m[1] for m in trains if m], lines[-1]))
+        alike = runs[0] == runs[1]
+        equal = equal and alike
+        print(f"{paper}: {len(runs[1][0])} runs, {'the same' if alike else 'DIFFERENT'}")
+    return equal
+
+
+def demo(before: Path, after: Path) -> bool:
     with tempfile.TemporaryDirectory() as folder:
         lines, results = [], []
-        for name, tree in (("before", before), ("after", HERE)):
+        for name, tree in (("before", before), ("after", after)):
             out = Path(folder) / name
             words = ("torchcaps.cli", "train", "demo/capsnet", "--hardware.accelerator", "cpu")
             run(tree, *words, "--out", str(out))
@@ -96,16 +120,16 @@ def _times(tree: Path, script: str, words: list[str]) -> dict[str, float]:
     return found
 
 
-def steps(before: Path, scripts: list[str]) -> bool:
+def steps(before: Path, after: Path, scripts: list[str]) -> bool:
     worst = 0.0
     chosen = {script: STEPS[script] for script in scripts}
-    jobs = [(tree, *job) for tree in (before, HERE) for job in chosen.items()]
+    jobs = [(tree, *job) for tree in (before, after) for job in chosen.items()]
     with ThreadPoolExecutor() as pool:  # times of this round are not looked at
         list(pool.map(lambda job: _times(*job), jobs))
     for script, words in chosen.items():
         best: dict[str, dict[str, float]] = {"before": {}, "after": {}}
         for _ in range(3):
-            for name, tree in (("before", before), ("after", HERE)):
+            for name, tree in (("before", before), ("after", after)):
                 for op, ms in _times(tree, script, words).items():
                     best[name][op] = min(ms, best[name].get(op, ms))
             if all(best["after"][op] <= 1.03 * ms for op, ms in best["before"].items()):
@@ -119,14 +143,20 @@ def steps(before: Path, scripts: list[str]) -> bool:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("before", type=Path, help="a checkout of the older commit")
-    parser.add_argument("what", choices=["tables", "demo", "steps"])
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("before", type=Path, help="the source folder of the older version")
+    parser.add_argument("what", choices=["tables", "runs", "demo", "steps"])
     parser.add_argument("scripts", nargs="*", default=list(STEPS), help="of `steps`: which of them")
+    parser.add_argument("--after", type=Path, default=HERE, help="default: this source folder")
     options = parser.parse_args()
-    looks = {"tables": tables, "demo": demo, "steps": partial(steps, scripts=options.scripts)}
-    good = looks[options.what](options.before.resolve())
-    sys.exit(0 if good else 1)
+    checks = {
+        "tables": tables, "runs": missing_runs, "demo": demo,
+        "steps": partial(steps, scripts=options.scripts),
+    }  # fmt: skip
+    equal = checks[options.what](options.before.resolve(), options.after.resolve())
+    sys.exit(0 if equal else 1)
 
 
 if __name__ == "__main__":

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from torchcaps.data import Batch
-from torchcaps.train.record import environment
-from torchcaps.train.results import append
+from torchcaps.papers.records import append
+from torchcaps.training.provenance import environment
 
 FITS = 30_000
 """Megabytes of a step up to which it is captured as a CUDA graph, unless told."""
@@ -127,14 +127,14 @@ def training_step(task: Any, batch: int, device: str, fast: bool) -> Callable[[]
     gpu = device == "cuda"
     made: Any = torch.compile(task) if gpu and fast else task
     learned = [p for p in task.parameters() if p.requires_grad]
-    optimiser = torch.optim.Adam(learned, 1e-3, fused=gpu, capturable=gpu)
+    optimizer = torch.optim.Adam(learned, 1e-3, fused=gpu, capturable=gpu)
 
     def step() -> None:
-        optimiser.zero_grad(set_to_none=True)
+        optimizer.zero_grad(set_to_none=True)
         with torch.autocast(device, torch.bfloat16, enabled=gpu and fast):
             parts = made(data)
         parts["loss"].backward()
-        optimiser.step()
+        optimizer.step()
         task.after_step(0, parts)
 
     return step

@@ -21,7 +21,7 @@ from torch.utils.data import Dataset as TorchDataset
 
 from torchcaps.data import Augment, Dataset, Loader, Split, load
 from torchcaps.functional import translate
-from torchcaps.train.record import environment
+from torchcaps.training.provenance import environment
 
 PIXELS = 2
 
@@ -33,7 +33,7 @@ def digits(count: int = 60_000) -> Dataset:
     return Dataset("digits", data.train[rows], data.val, data.test, data.classes)
 
 
-def colours(count: int = 50_000) -> Dataset:
+def colors(count: int = 50_000) -> Dataset:
     generator = torch.Generator().manual_seed(0)
     images = torch.randint(0, 256, (count, 3, 32, 32), generator=generator, dtype=torch.uint8)
     split = Split(images, torch.arange(count) % 10)
@@ -128,7 +128,7 @@ def main() -> None:
     parser.add_argument("--record", action="store_true")
     parser.add_argument("--results", type=Path, default=Path("results/benchmarks.jsonl"))
     options = parser.parse_args()
-    small, colour = digits(), colours()
+    small, color = digits(), colors()
     check(small)
     torch.set_num_threads(2)
     shift = f"translate:{PIXELS}"
@@ -145,16 +145,16 @@ def main() -> None:
             row("input", f"{size}x1x28x28", "ours", "cuda", speed)
             speed = ours(small, (shift,), size, "cuda", options.seconds)
             row(f"input {shift}", f"{size}x1x28x28", "ours", "cuda", speed)
-            speed = ours(colour, ("crop:4", "flip"), size, "cuda", options.seconds)
+            speed = ours(color, ("crop:4", "flip"), size, "cuda", options.seconds)
             row("input crop:4 flip", f"{size}x3x32x32", "ours", "cuda", speed)
             chain = ("crop:4", "flip", "color-jitter:0.2,contrast=0.2", "erase")
-            speed = ours(colour, chain, size, "cuda", options.seconds)
+            speed = ours(color, chain, size, "cuda", options.seconds)
             row("input crop flip jitter erase", f"{size}x3x32x32", "ours", "cuda", speed)
     name, slow = per_image(small, 128, options.seconds)
     row(f"input {shift}", "128x1x28x28", name, "cpu", slow)
     speed = ours(small, (shift,), 128, "cpu", options.seconds)
     row(f"input {shift}", "128x1x28x28", "ours", "cpu", speed, ratio=round(speed / slow, 1))
-    speed = ours(colour, ("crop:4", "flip"), 128, "cpu", options.seconds)
+    speed = ours(color, ("crop:4", "flip"), 128, "cpu", options.seconds)
     row("input crop:4 flip", "128x3x32x32", "ours", "cpu", speed)
     if options.record:
         options.results.parent.mkdir(exist_ok=True)

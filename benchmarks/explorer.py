@@ -34,10 +34,10 @@ IMAGE = save({"image": torch.rand(1, 28, 28)})
 SERVER = """
 import sys
 from pathlib import Path
-from torchcaps.cli.exploring import _bound
+from torchcaps.cli.explore import _bound
 from torchcaps.explorer.server import serve
 from torchcaps.explorer.shelf import Book, Shelf
-from torchcaps.train.recipe import DataSpec
+from torchcaps.training.recipe import DataSpec
 shelf = Shelf([])
 record = next(iter(shelf.books.values())).record
 shelf.books["full"] = Book("full", "CapsNet", sys.argv[1], record, DataSpec("digits"))
@@ -83,26 +83,31 @@ def main(
         process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
         assert process.stdout is not None
         try:
-            measure(process, int(process.stdout.readline()), seconds)
+            metric(process, int(process.stdout.readline()), seconds)
         finally:
             process.terminate()
             process.wait(10)
 
 
-def measure(process: "subprocess.Popen[str]", port: int, seconds: int) -> None:
+def metric(process: "subprocess.Popen[str]", port: int, seconds: int) -> None:
     limits = httpx.Limits(max_connections=32)
     with httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=OWN, limits=limits,
                       timeout=60) as client:  # fmt: skip
-        for run in ("full", "zoo:capsnet"):
+        for run in ("full", "capsnet-small.digits"):
             rate(client, run, 2, 2)
-        for run, threads in (("full", 2), ("full", 4), ("zoo:capsnet", 1), ("zoo:capsnet", 2)):
+        for run, threads in (
+            ("full", 2),
+            ("full", 4),
+            ("capsnet-small.digits", 1),
+            ("capsnet-small.digits", 2),
+        ):
             count, times = rate(client, run, 8, threads)
             say(
                 what=f"encode and draw, {run}", clients=threads, per_second=round(count, 1),
                 median_ms=round(statistics.median(times), 1), p95_ms=round(p95(times), 1),
             )  # fmt: skip
         idle = [socket.create_connection(("127.0.0.1", port)) for _ in range(200)]
-        count, times = rate(client, "zoo:capsnet", 4, 1)
+        count, times = rate(client, "capsnet-small.digits", 4, 1)
         say(what="beside 200 idle pages", median_ms=round(statistics.median(times), 1),
             p95_ms=round(p95(times), 1))  # fmt: skip
         for one in idle:
@@ -116,7 +121,7 @@ def measure(process: "subprocess.Popen[str]", port: int, seconds: int) -> None:
 
         watcher = threading.Thread(target=watch)
         watcher.start()
-        rate(client, "zoo:capsnet", seconds, 1)
+        rate(client, "capsnet-small.digits", seconds, 1)
         stop.set()
         watcher.join()
         third = max(1, len(watched) // 3)
@@ -145,7 +150,7 @@ def dragged(port: int) -> None:
     with sync_playwright() as started:
         browser = started.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         page = browser.new_context(reduced_motion="reduce").new_page()
-        page.goto(f"http://127.0.0.1:{port}/#v=1&a=zoo:capsnet&b=zoo:convnet-avg")
+        page.goto(f"http://127.0.0.1:{port}/#v=1&a=capsnet-small.digits&b=convnet-avg-small.digits")
         page.wait_for_selector("[data-panel=classes][data-ready]")
         page.wait_for_timeout(3000)
         page.evaluate(DRAG)

@@ -13,8 +13,8 @@ import torch
 from clock import clear, timed, training_step, unsupervised
 
 from torchcaps.models import create_model
-from torchcaps.train.evaluate import on_device
-from torchcaps.train.tasks import Elbo, make_task
+from torchcaps.training.evaluate import on_device
+from torchcaps.training.tasks import Elbo, make_task
 
 PUBLIC = 66.6
 """Milliseconds of a step of the fastest public port of the stacked capsule autoencoder, 40x40."""

@@ -34,7 +34,7 @@ class Everything(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         model = self.model
-        primary = model.primary_norm(model.primary(model.backbone(model.normalise(images))))
+        primary = model.primary_norm(model.primary(model.backbone(model.normalize(images))))
         poses = [primary]
         for number in range(len(model.layers)):
             poses.append(model.attend(number, poses[-1], None).poses)
@@ -51,14 +51,14 @@ def stepper(
     images = torch.rand(batch, 3, 32, 32, device=device)
     labels = torch.randint(10, (batch,), device=device)
     fused = device == "cuda"
-    optimiser = torch.optim.SGD(model.parameters(), 0.1, 0.9, weight_decay=5e-4, fused=fused)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, 0.9, weight_decay=5e-4, fused=fused)
 
     def step() -> None:
-        optimiser.zero_grad(set_to_none=True)
+        optimizer.zero_grad(set_to_none=True)
         with torch.autocast(device, torch.bfloat16, enabled=bf16):
             logits = run(images)
         nn.functional.cross_entropy(logits.float(), labels).backward()
-        optimiser.step()
+        optimizer.step()
 
     return step
 

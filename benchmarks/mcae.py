@@ -19,11 +19,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from torchcaps.data import Batch
-from torchcaps.experiments import get_recipe
-from torchcaps.experiments.mcae.setting import SETTINGS, slug
-from torchcaps.models.mcae import MCAE
+from torchcaps.models.mcae.model import MCAE
 from torchcaps.models.registry import build
-from torchcaps.train.tasks import make_task
+from torchcaps.papers.mcae.setting import SETTINGS, slug
+from torchcaps.training.registry import get_recipe
+from torchcaps.training.tasks import make_task
 
 SHAPES = {"MNIST": (1, 28), "Fashion": (1, 28), "smallNORB": (1, 32), "CIFAR-10": (3, 32)}
 
@@ -54,14 +54,14 @@ def stepper(task: Any, batch: int, device: str) -> Callable[[], None]:
     shape = task.model.config.image_shape
     data = Batch(torch.rand(batch, *shape, device=device), torch.zeros(batch, device=device).long())
     made: Any = torch.compile(task) if device == "cuda" else task
-    optimiser = torch.optim.SGD(task.parameters(), 0.1, 0.9, fused=device == "cuda")
+    optimizer = torch.optim.SGD(task.parameters(), 0.1, 0.9, fused=device == "cuda")
 
     def step() -> None:
-        optimiser.zero_grad(set_to_none=True)
+        optimizer.zero_grad(set_to_none=True)
         with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
             loss = made(data)["loss"]
         loss.backward()
-        optimiser.step()
+        optimizer.step()
 
     return step
 
@@ -76,7 +76,7 @@ def training(task: Any, column: str, batch: int, device: str) -> dict[str, Any]:
            "dtype": "bf16" if device == "cuda" else "fp32", "impl": "ours",
            "images_per_s": round(1000 * batch / ms)}  # fmt: skip
     if c.stage == "pretrain":
-        votes = batch * model.length**2 * c.num_caps * c.decoder_dim
+        votes = batch * model.length**2 * c.num_types * c.decoder_pose_dim
         row["votes_would_take_mb"] = round(2 * votes / 1e6)
     return row
 

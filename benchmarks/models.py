@@ -21,7 +21,7 @@ from torchcaps.data import Batch
 from torchcaps.layers import EM, ConvCaps, DenseCaps, PrimaryCaps
 from torchcaps.models import create_model
 from torchcaps.routing import Compete
-from torchcaps.train.tasks import Classify, make_task
+from torchcaps.training.tasks import Classify, make_task
 
 PUBLIC = {"capsnet-28": 12.3, "sr": 73.0, "em": 761.0}
 """Milliseconds of the best public code on an H200 (tf32, eager); see docs/gpu.md."""
@@ -35,7 +35,9 @@ class Stack(nn.Module):
     ):
         super().__init__()
         self.stem = stem
-        self.primary = PrimaryCaps(channels, 32, 16, 3, 1, squash=False)
+        self.primary = PrimaryCaps(
+            in_channels=channels, num_types=32, out_dim=16, kernel_size=3, stride=1, squash=False
+        )
         self.primary.conv.padding = (1, 1)
         self.active = nn.Conv2d(channels, 32, 3, padding=1)
         self.layers, self.last = nn.ModuleList(layers), last
@@ -54,9 +56,24 @@ def _sr() -> nn.Module:
 
 def _em(compete: Compete) -> nn.Module:
     stem = nn.Sequential(nn.Conv2d(1, 32, 5, 2, 0), nn.ReLU())
-    options: dict[str, Any] = {"routing": EM(2, compete=compete), "matrix": True}
-    layers = [ConvCaps(32, 16, 32, 16, 3, 2, **options), ConvCaps(32, 16, 32, 16, 3, 1, **options)]
-    last = DenseCaps(4 * 4 * 32, 16, 5, 16, shared=32, coordinates=True, **options)
+    options: dict[str, Any] = {"routing": EM(num_iters=2, compete=compete), "matrix": True}
+    layers = [
+        ConvCaps(
+            in_caps=32, in_dim=16, out_caps=32, out_dim=16, kernel_size=3, stride=2, **options
+        ),
+        ConvCaps(
+            in_caps=32, in_dim=16, out_caps=32, out_dim=16, kernel_size=3, stride=1, **options
+        ),
+    ]
+    last = DenseCaps(
+        in_caps=4 * 4 * 32,
+        in_dim=16,
+        out_caps=5,
+        out_dim=16,
+        shared=32,
+        coordinates=True,
+        **options,
+    )
     return Stack(stem, 32, layers, last)
 
 
@@ -66,9 +83,14 @@ class Deep(nn.Module):
     def __init__(self):
         super().__init__()
         self.stem = nn.Sequential(nn.Conv2d(3, 64, 3, 2, 1), nn.ReLU())
-        self.primary = PrimaryCaps(64, 32, 8, 3, 2)
-        self.layers = nn.ModuleList(ConvCaps(32, 8, 32, 8, 3, 1, 1) for _ in range(3))
-        self.last = DenseCaps(15 * 15 * 32, 8, 10, 16, shared=32)
+        self.primary = PrimaryCaps(in_channels=64, num_types=32, out_dim=8, kernel_size=3, stride=2)
+        self.layers = nn.ModuleList(
+            ConvCaps(
+                in_caps=32, in_dim=8, out_caps=32, out_dim=8, kernel_size=3, stride=1, padding=1
+            )
+            for _ in range(3)
+        )
+        self.last = DenseCaps(in_caps=15 * 15 * 32, in_dim=8, out_caps=10, out_dim=16, shared=32)
 
     def forward(self, images: Tensor) -> Tensor:
         poses = self.primary(self.stem(images))
@@ -114,7 +136,7 @@ def task_of(name: str, device: str) -> nn.Module:
     model: Any = MODELS[name][0]().to(device)
     model = model.to(memory_format=torch.channels_last)
     if name == "sr":
-        return make_task(model, Classify("cross_entropy"))
+        return make_task(model, Classify(loss="cross_entropy"))
     return make_task(model, Classify()) if name.startswith("capsnet") else Classes(model)
 
 
@@ -127,14 +149,14 @@ def batch_of(name: str, device: str) -> Batch:
 def stepper(name: str, dtype: str) -> Callable[[], None]:
     task, batch = task_of(name, "cuda"), batch_of(name, "cuda")
     compiled = torch.compile(task)
-    optimiser = torch.optim.Adam(task.parameters(), fused=True, capturable=True)
+    optimizer = torch.optim.Adam(task.parameters(), fused=True, capturable=True)
 
     def step() -> None:
-        optimiser.zero_grad(set_to_none=True)
+        optimizer.zero_grad(set_to_none=True)
         with torch.autocast("cuda", torch.bfloat16, enabled=dtype == "bf16"):
             loss = compiled(batch)["loss"]
         loss.backward()
-        optimiser.step()
+        optimizer.step()
 
     return step
 
@@ -168,13 +190,13 @@ def cpu() -> list[dict[str, Any]]:
     torch.set_num_threads(2)
     batch = batch_of("capsnet-28", "cpu")[slice(0, 32)]
     task: Any = task_of("capsnet-28", "cpu")
-    optimiser = torch.optim.Adam(task.parameters())
+    optimizer = torch.optim.Adam(task.parameters())
     poses = torch.randn(32, 1152, 8, requires_grad=True)
 
     def whole() -> None:
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         task(batch)["loss"].backward()
-        optimiser.step()
+        optimizer.step()
 
     def routing() -> None:
         task.model.classes(poses).poses.sum().backward()

@@ -254,7 +254,7 @@ def scaling(record: Callable[[dict[str, Any]], None]) -> None:
 
 def draw_scaling(results: Path, to: Path) -> None:
     """The figure of docs/gpu.md, from the recorded lines alone: time above, memory below."""
-    from torchcaps.analysis.figure import new_figure
+    from torchcaps.analysis.matplotlib_figures import new_figure
 
     lines = [json.loads(line) for line in results.read_text().splitlines()]
     names = [n for n in SWEEPS if any(r["op"] == f"dynamic, scaling in {n}" for r in lines)]

@@ -14,13 +14,13 @@ import torch
 from clock import clear, timed, training_step, unsupervised
 from torch import Tensor
 
-from torchcaps.experiments.sparse.best import FRAMED
 from torchcaps.layers import DenseCaps
-from torchcaps.layers.sparse import Ranking, SparseMask
 from torchcaps.models import create_model
-from torchcaps.train.evaluate import on_device
-from torchcaps.train.tasks import Sparse, make_task
-from torchcaps.train.tasks.sparse import SparseTask
+from torchcaps.models.sparse.mask import Ranking, SparseMask
+from torchcaps.models.sparse.task import SparseTask
+from torchcaps.papers.sparse.best import FRAMED
+from torchcaps.training.evaluate import on_device
+from torchcaps.training.tasks import Sparse, make_task
 
 
 class NoMask(SparseMask):

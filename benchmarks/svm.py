@@ -12,9 +12,9 @@ import time
 import torch
 from clock import arguments, recorder
 
-from torchcaps.analysis.probing import principal_components, projected
 from torchcaps.data import load
-from torchcaps.probes import SVM
+from torchcaps.metrics.probes import SVM
+from torchcaps.metrics.probes.metric import principal_components, projected
 
 
 def main() -> None:

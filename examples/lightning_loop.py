@@ -21,7 +21,9 @@ class Capsules(lightning.LightningModule):
 
     def training_step(self, batch: tuple[Tensor, Tensor], number: int) -> Tensor:
         images, labels = batch
-        return margin_loss(self.model.encode(images).scores, labels)
+        scores = self.model.encode(images).scores
+        assert scores is not None
+        return margin_loss(scores, labels)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.Adam(self.parameters(), self.lr)
@@ -40,7 +42,9 @@ def main(steps: int = 100, **options) -> float:
     trainer.fit(network, loader)
     test = digits.test.batch(slice(None))
     with torch.no_grad():
-        right = (network.model.eval().encode(test.images).logits.argmax(1) == test.labels).float()
+        logits = network.model.eval().encode(test.images).logits
+        assert logits is not None
+        right = (logits.argmax(1) == test.labels).float()
     print(f"{right.mean():.1%} of {len(test)} test digits are right")
     return float(right.mean())
 

@@ -23,7 +23,9 @@ class Network(nn.Module):
             nn.Conv2d(1, 32, 5, 2), nn.BatchNorm2d(32), nn.ReLU(), nn.Conv2d(32, 64, 5, 2)
         )
         places = 4 * 4 * 64 // dim
-        self.classes = DenseCaps(places, dim, 10, 16, routing=Dynamic(num_iters=3))
+        self.classes = DenseCaps(
+            in_caps=places, in_dim=dim, out_caps=10, out_dim=16, routing=Dynamic(num_iters=3)
+        )
 
     def forward(self, images: Tensor) -> Tensor:
         """[B,1,28,28] -> lengths of the class capsules [B,10]"""
@@ -38,13 +40,13 @@ def main(steps: int = 200) -> float:
     torch.manual_seed(0)
     digits = data.load("digits")
     network = Network()
-    optimiser = torch.optim.Adam(network.parameters(), 2e-3)
+    optimizer = torch.optim.Adam(network.parameters(), 2e-3)
     for step in range(steps):
         batch = digits.train.batch(torch.randint(len(digits.train), (64,)))
         loss = margin_loss(network(batch.images), batch.labels)
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
         if step % 50 == 0:
             print(f"step {step}  loss {float(loss.detach()):.3f}")
     network.eval()

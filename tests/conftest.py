@@ -15,14 +15,32 @@ from hypothesis import settings
 
 from torchcaps import data
 from torchcaps.data import registry as data_registry
-from torchcaps.experiments import tables
 from torchcaps.models.registry import model_config
-from torchcaps.train import registry as recipe_registry
-from torchcaps.train.recipe import DataSpec, Recipe
+from torchcaps.papers import tables
+from torchcaps.training import registry as recipe_registry
+from torchcaps.training.recipe import DataSpec, Recipe
 
 torch.set_num_threads(1)
 settings.register_profile("ci", deadline=None, max_examples=25, derandomize=True)
 settings.load_profile("ci")
+
+
+SLOW = (
+    "tests/attack/", "tests/explorer/test_api_fuzz.py", "tests/explorer/test_page.py",
+    "tests/explorer/test_web.py", "tests/kernels/test_cross_compile.py",
+    "tests/kernels/test_ops.py", "tests/kernels/test_step.py::test_bfloat16",
+    "tests/kernels/test_step.py::test_deterministic_on_request", "tests/models/test_export.py",
+    "tests/test_api.py::test_a_routing_of_ones_own", "tests/test_api.py::test_the_quickstart",
+    "tests/test_estimator.py::test_scikit_learn_checks", "tests/training/test_processes.py",
+)  # fmt: skip
+"""Slow tests: processes, browsers, compilers, hostile input."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if item.nodeid.startswith(SLOW):
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +54,7 @@ def digits() -> data.Dataset:
     return data.load("digits")
 
 
-TINY_CAPSNET = {"channels": 8, "num_types": 2, "in_dim": 4, "out_dim": 4, "hidden": (16,)}
+TINY_CAPSNET = {"channels": 8, "num_types": 2, "pose_dim": 4, "class_pose_dim": 4, "hidden": (16,)}
 TINY_CONVNET = {"channels": (4, 8), "strides": (1, 2), "kernel_size": 9, "hidden": ()}
 
 
@@ -47,7 +65,7 @@ def tiny_recipe() -> Recipe:
         name="tiny",
         epochs=2,
         batch_size=50,
-        data=DataSpec("digits", ("translate:2",), per_class=100),
+        data=DataSpec(name="digits", augment=("translate:2",), per_class=100),
         model=model_config("capsnet", **TINY_CAPSNET),
     )
 
@@ -68,7 +86,7 @@ def registered(monkeypatch):
 
         def data(self, name, load):
             entry = replace(data_registry.entry(name), load=load)
-            monkeypatch.setitem(data_registry._ENTRIES, name, entry)
+            monkeypatch.setitem(data_registry.DATASETS, name, entry)
 
     return Registered()
 

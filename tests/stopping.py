@@ -5,9 +5,9 @@ import signal
 import pytest
 
 from torchcaps.errors import Interrupted
-from torchcaps.train.loop import start
-from torchcaps.train.run import Run
-from torchcaps.train.training import Training
+from torchcaps.training.loop import start
+from torchcaps.training.run import Run
+from torchcaps.training.state import Training
 
 
 def stopped_at(step, recipe, folder, number=signal.SIGINT):

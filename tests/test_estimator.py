@@ -1,5 +1,6 @@
 """CapsuleClassifier behaves as scikit-learn's estimators do; data of Python's own trains a run."""
 
+import signal
 from dataclasses import replace
 from functools import cache
 
@@ -13,9 +14,10 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import torchcaps
 from torchcaps import data
-from torchcaps.errors import TorchcapsError
+from torchcaps.errors import Interrupted, TorchcapsError
 from torchcaps.estimator import CapsuleClassifier
-from torchcaps.train.loop import resume
+from torchcaps.training.loop import resume
+from torchcaps.training.state import Training
 
 FAILS: dict[str, str] = {}
 """Checks that are expected to fail, each with its reason."""
@@ -111,7 +113,7 @@ def test_data_of_pythons_own():
         ((np.full((4, 8, 8), 7.0), [0, 1, 0, 1]), "from 7 to 7"),
         ((np.zeros((4, 8, 8)), [0, 1, 0]), "4 images and 3 labels"),
         ((np.zeros((4, 8, 8)), [0, -1, 0, 1]), "whole numbers from 0"),
-        ((np.zeros((4, 8)), [0, 1, 0, 1]), r"give \[N,H,W\]"),
+        ((np.zeros((4, 8)), [0, 1, 0, 1]), r"give \[N,H,W,C\]"),
         ([(np.zeros((8, 8)), 0), (np.zeros((9, 9)), 1)], "several shapes"),
         ((np.zeros((0, 8, 8), np.uint8), []), "no images"),
         (7, "an iterable of"),
@@ -128,14 +130,27 @@ def test_a_run_on_data_of_pythons_own(tiny_recipe, tmp_path):
     images, labels = few(300)
     names = [f"digit {n}" for n in labels]
     recipe = replace(tiny_recipe, data=replace(tiny_recipe.data, per_class=0))
-    run = torchcaps.fit(recipe, tmp_path / "run", data=(images, names), quiet=True)
+    run = torchcaps.fit(recipe, out=tmp_path / "run", data=(images, names), quiet=True)
     model = torchcaps.load(run.folder)
     assert model.class_names[3] == "digit 3"
-    assert resume(run.folder).record()["recipe"]["data"]["name"] == "given"
+    assert resume(run.folder).record()["recipe"]["data"]["name"] == "memory"
+    original = Training.step
+
+    def stopping(self):
+        original(self)
+        signal.raise_signal(signal.SIGINT)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Training, "step", stopping)
+        with pytest.raises(Interrupted):
+            torchcaps.fit(recipe, out=tmp_path / "cut", data=(images, names), quiet=True)
+    with pytest.raises(TorchcapsError, match="in memory and is gone: pass it again"):
+        resume(tmp_path / "cut")
+    again = torchcaps.resume(tmp_path / "cut", data=(images, names), quiet=True)
+    assert again.record()["results"] == run.record()["results"]
     run.record_file.unlink()
-    with pytest.raises(TorchcapsError, match="hand it over again"):
-        resume(run.folder)
-    assert resume(run.folder, data=(images, names)).record()["results"]
+    with pytest.raises(TorchcapsError, match="was finished"):  # it keeps no optimizer state
+        torchcaps.resume(run.folder, data=(images, names), quiet=True)
 
 
 def test_a_model_in_ones_own_loop_and_in_lightnings():
@@ -144,14 +159,14 @@ def test_a_model_in_ones_own_loop_and_in_lightnings():
     images, labels = few(32)
     x, y = torch.from_numpy(images)[:, None] / 255, torch.from_numpy(labels)
     model = torchcaps.create_model("capsnet-small")
-    optimiser = torch.optim.Adam(model.parameters(), 1e-3)
+    optimizer = torch.optim.Adam(model.parameters(), 1e-3)
     fabric = Fabric(accelerator="cpu")
-    model, optimiser = fabric.setup(model, optimiser)
+    model, optimizer = fabric.setup(model, optimizer)
     losses = []
     for _ in range(8):
         loss = torch.nn.functional.cross_entropy(model(x).logits, y)
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         fabric.backward(loss)
-        optimiser.step()
+        optimizer.step()
         losses.append(float(loss.detach()))
     assert losses[-1] < losses[0]

@@ -9,7 +9,7 @@ from PIL import Image
 
 from torchcaps.functional import (
     affine_matrix,
-    draws,
+    counter_uniform,
     inverse_2x2,
     inverse_3x3,
     log_odds,
@@ -60,17 +60,17 @@ def splitmix(seed: int, counter: int, column: int) -> float:
 
 
 @given(st.integers(-(2**31), 2**62), st.integers(0, 2**62), st.integers(0, 20))
-def test_draws_are_splitmix_bit_for_bit(seed, counter, column):
-    drawn = draws(seed, torch.tensor([counter]), column + 1)
+def test_counter_uniform_is_splitmix_bit_for_bit(seed, counter, column):
+    drawn = counter_uniform(seed, torch.tensor([counter]), column + 1)
     assert float(drawn[0, column]) == splitmix(seed, counter, column)
 
 
-def test_draws_are_uniform_and_independent():
-    u = draws(3, torch.arange(100_000), 3)
+def test_counter_uniform_is_uniform_and_independent():
+    u = counter_uniform(3, torch.arange(100_000), 3)
     assert u.min() >= 0 and u.max() < 1
     assert torch.allclose(u.mean(0), torch.tensor(0.5), atol=5e-3)
     assert torch.allclose(u.var(0), torch.tensor(1 / 12), atol=2e-3)
-    correlation = torch.corrcoef(torch.cat([u.T, draws(4, torch.arange(100_000), 1).T]))
+    correlation = torch.corrcoef(torch.cat([u.T, counter_uniform(4, torch.arange(100_000), 1).T]))
     assert (correlation - torch.eye(4)).abs().max() < 0.015
 
 

@@ -9,10 +9,10 @@ import torch
 from torchcaps import data
 from torchcaps.data import Augment, Batch, Loader
 from torchcaps.errors import Interrupted
-from torchcaps.functional import draws
-from torchcaps.train.loop import resume, start
-from torchcaps.train.recipe import HardwareSpec
-from torchcaps.train.training import Training
+from torchcaps.functional import counter_uniform
+from torchcaps.training.loop import resume, start
+from torchcaps.training.recipe import HardwareSpec
+from torchcaps.training.state import Training
 
 pytestmark = [
     pytest.mark.gpu,
@@ -22,7 +22,7 @@ pytestmark = [
 
 def test_draws_are_the_same_bits():
     counter = torch.randint(0, 2**62, (100_000,))
-    assert torch.equal(draws(7, counter, 5), draws(7, counter.cuda(), 5).cpu())
+    assert torch.equal(counter_uniform(7, counter, 5), counter_uniform(7, counter.cuda(), 5).cpu())
 
 
 @pytest.mark.parametrize("name", ["translated:digits", "multimnist:digits", "affnist-like:digits"])
@@ -50,15 +50,15 @@ def test_augmentations_are_the_same():
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])
 def test_training_on_a_gpu_follows_the_cpu(tiny_recipe, tmp_path, compile, precision):
     large = replace(tiny_recipe, batch_size=200, data=replace(tiny_recipe.data, per_class=0))
-    cpu = start(replace(large, hardware=HardwareSpec("cpu")), tmp_path / "cpu")
-    fast = HardwareSpec("cuda", precision=precision, compile=compile)
+    cpu = start(replace(large, hardware=HardwareSpec(accelerator="cpu")), tmp_path / "cpu")
+    fast = HardwareSpec(accelerator="cuda", precision=precision, compile=compile)
     gpu = start(replace(large, hardware=fast), tmp_path / "gpu")
-    for a, b in zip(cpu.metrics(), gpu.metrics(), strict=True):
+    for a, b in zip(cpu.metrics, gpu.metrics, strict=True):
         assert b["train_loss"] == pytest.approx(a["train_loss"], rel=0.03)
 
 
 def test_a_stopped_run_goes_on(tiny_recipe, tmp_path, monkeypatch):
-    recipe = replace(tiny_recipe, hardware=HardwareSpec("cuda"))
+    recipe = replace(tiny_recipe, hardware=HardwareSpec(accelerator="cuda"))
     whole = start(recipe, tmp_path / "whole")
     original = Training.step
 
@@ -72,6 +72,4 @@ def test_a_stopped_run_goes_on(tiny_recipe, tmp_path, monkeypatch):
         start(recipe, tmp_path / "stopped")
     monkeypatch.setattr(Training, "step", original)
     run = resume(tmp_path / "stopped")
-    assert run.metrics()[-1]["train_loss"] == pytest.approx(
-        whole.metrics()[-1]["train_loss"], rel=1e-3
-    )
+    assert run.metrics[-1]["train_loss"] == pytest.approx(whole.metrics[-1]["train_loss"], rel=1e-3)

@@ -1,4 +1,4 @@
-"""The house keeps its shape: who imports whom, and a line in the map for every module."""
+"""The layout of docs/architecture.md: who imports whom, and a line for every module."""
 
 import ast
 import importlib
@@ -9,67 +9,92 @@ from pathlib import Path
 import torchcaps
 
 ROOT = Path(torchcaps.__file__).parent
-LINES = (torchcaps.__doc__ or "").splitlines()
-ROOMS = {line.split()[1]: int(line[0]) for line in LINES if line[:1].isdigit()}
+PAGE = ROOT.parent / "docs" / "architecture.md"
+LINES = PAGE.read_text().partition("```text\n")[2].partition("```")[0].splitlines()
+ROWS = {line.split()[1]: int(line.split()[0]) for line in LINES if line[:3].strip().isdigit()}
+FAMILIES = {"mcae", "sparse", "generative", "scae"}
+FAMILY_IMPORTS = ("torchcaps.training.task", "torchcaps.analysis")
+"""What a model family's own task and figures may import from rows above the models."""
 
 
 def mapped() -> set[str]:
-    """Every module of the map, by its path: a line's first words, in the rooms above it."""
-    found, folders = set(), []
+    """Every module of the map by its path: a line's first word, in the folders above it."""
+    paths, folders = set(), []
     for line in LINES:
-        depth = (len(line) - len(line.lstrip())) // 4
-        words = re.match(r"(?:\d )?([\w, ]+?)(?:  +\S.*)?$", line.strip())
-        if not words or not (line[:1].isdigit() or line.startswith("    ")):
-            continue
-        names = [name.strip() for name in words[1].split(",")]
-        folders = [*folders[:depth], names[0]]
-        found |= {"/".join([*folders[:depth], name]) for name in names}
-    return found
+        text = line[3:] if line[:3].strip().isdigit() else line
+        depth = 0 if line[:3].strip().isdigit() else (len(line) - len(line.lstrip())) // 4
+        folders = [*folders[:depth], text.split()[0]]
+        paths.add("/".join(folders))
+    return paths
 
 
 def modules() -> list[Path]:
     return sorted(p for p in ROOT.rglob("*.py") if p.name not in ("__init__.py", "__main__.py"))
 
 
-def room(path: Path) -> str:
+def row_name(path: Path) -> str:
     return path.relative_to(ROOT).parts[0].removesuffix(".py")
 
 
-def imported_rooms(path: Path) -> set[str]:
-    found = set()
+def imports(path: Path) -> set[str]:
+    """The modules of torchcaps that a file imports, at its top or in its functions."""
+    names = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("torchcaps"):
-            parts = (node.module or "").split(".")
-            found |= (
-                {parts[1]} if len(parts) > 1 else {a.name for a in node.names if a.name in ROOMS}
+            module = node.module or ""
+            names |= (
+                {module} if "." in module else {f"{module}.{alias.name}" for alias in node.names}
             )
         elif isinstance(node, ast.Import):
-            found |= {
-                a.name.split(".")[1]
-                for a in node.names
-                if a.name.startswith("torchcaps.") and a.name.split(".")[1] in ROOMS
-            }
-    return found
+            names |= {a.name for a in node.names if a.name.startswith("torchcaps.")}
+    return names
 
 
-def test_a_room_imports_only_smaller_numbers():
+def type_checking(path: Path) -> set[str]:
+    """Modules that are imported for annotations alone."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            names |= {n.module or "" for n in ast.walk(node) if isinstance(n, ast.ImportFrom)}
+    return names
+
+
+def in_family(path: Path) -> bool:
+    parts = path.relative_to(ROOT).parts
+    return parts[0] == "models" and len(parts) > 2 and parts[1] in FAMILIES
+
+
+def test_a_module_imports_only_rows_above_it():
     for path in ROOT.rglob("*.py"):
-        own = room(path)
-        if own in ("__init__", "__main__"):  # above all rooms
+        own = row_name(path)
+        if own in ("__init__", "__main__"):  # above all rows
             continue
-        for other in imported_rooms(path) - {own}:
-            assert ROOMS[other] < ROOMS[own], f"{path.relative_to(ROOT)} imports {other}"
+        for module in imports(path) - type_checking(path):
+            other = module.split(".")[1]
+            if other == own or other not in ROWS:
+                continue
+            if in_family(path) and module.startswith(FAMILY_IMPORTS):
+                continue
+            assert ROWS[other] < ROWS[own], f"{path.relative_to(ROOT)} imports {module}"
+
+
+def test_families_do_not_import_each_other():
+    for path in (p for p in modules() if in_family(p)):
+        family = path.relative_to(ROOT).parts[1]
+        for other in FAMILIES - {family}:
+            shared = {m for m in imports(path) if m.startswith(f"torchcaps.models.{other}")}
+            allowed = family == "scae" and other == "generative"  # it shares templates and bound
+            assert not shared or allowed, f"{path.relative_to(ROOT)} imports {shared}"
 
 
 def test_every_module_has_its_line_in_the_map_and_every_line_its_module():
-    """By path, so that `views` of the models is not taken for `views` of the analysis."""
     here = {str(path.relative_to(ROOT).with_suffix("")) for path in modules()}
     folders = {str(p.parent.relative_to(ROOT)) for p in ROOT.rglob("__init__.py")} - {"."}
     assert here | folders == mapped()
 
 
 def test_no_public_name_hides_a_module():
-    """`import torchcaps.train.loop as m` must give the module, whatever the package exports."""
+    """`import torchcaps.training.loop as m` must give the module, whatever a package exports."""
     for path in ROOT.rglob("*.py"):
         if path.name == "__main__.py":
             continue
@@ -79,17 +104,17 @@ def test_no_public_name_hides_a_module():
             continue
         module = importlib.import_module(name)
         parent, _, last = name.rpartition(".")
-        if parent:
+        if parent and parent != "torchcaps":
             assert getattr(sys.modules[parent], last) is module, name
 
 
 def test_every_test_stands_where_its_module_stands():
-    """tests/<room>/test_<module>.py, or a name of its own in that room."""
+    """tests/<row>/test_<module>.py, or a name of its own in that folder."""
     tests = Path(__file__).parent
     for path in tests.rglob("test_*.py"):
-        room_of = path.relative_to(tests).parent
-        if room_of != Path("attack"):  # what is hostile comes through every door
-            assert room_of == Path(".") or (ROOT / room_of).is_dir(), path
+        folder = path.relative_to(tests).parent
+        if folder != Path("attack"):  # what is hostile comes through every door
+            assert folder == Path(".") or (ROOT / folder).is_dir(), path
 
 
 def test_files_stay_short_and_there_is_no_utils():
@@ -98,6 +123,19 @@ def test_files_stay_short_and_there_is_no_utils():
         assert "util" not in path.stem
 
 
-def test_every_module_says_what_it_is():
+def test_every_module_has_a_docstring():
     for path in ROOT.rglob("*.py"):
         assert ast.get_docstring(ast.parse(path.read_text())), path
+
+
+DIALECT = re.compile(
+    r"is none of|are none\b|is a sentence|is told|are told|is said|are said|is believed|"
+    r"goes on with|count no more|a folder a class|taken for whom|Whether the "
+)
+
+
+def test_texts_are_plain_english():
+    """Docstrings, comments, messages and help of the library."""
+    for path in ROOT.rglob("*.py"):
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            assert not DIALECT.search(line), f"{path.relative_to(ROOT)}:{number}: {line.strip()}"

@@ -12,7 +12,7 @@ class TorchcapsError(Exception):
         super().__init__(text.rstrip())  # a hint at its end may be empty
 
 
-class Misused(TorchcapsError):
+class UsageError(TorchcapsError):
     """A word that stands for nothing here. The command line exits with 2, as for wrong usage."""
 
 
@@ -35,7 +35,7 @@ def known_to_timm(name: str) -> None:
     """Say so where timm's own registry has no such network: other names may fetch or read files."""
     timm = require("timm", "timm")
     if name not in timm.list_models():
-        raise Misused(f"timm has no network {name!r}. {nearest(name, timm.list_models(), 0)}")
+        raise UsageError(f"timm has no network {name!r}. {nearest(name, timm.list_models(), 0)}")
 
 
 def require(package: str, extra: str) -> Any:

@@ -17,13 +17,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from torchcaps.data import Batch
-from torchcaps.experiments.own import like
-from torchcaps.models import CapsuleModel
-from torchcaps.models.predicting import chances
+from torchcaps.models import Model
+from torchcaps.models.predict import class_probabilities
 from torchcaps.models.registry import build, model_config
-from torchcaps.train.optim import make_optimiser
-from torchcaps.train.recipe import OptimiserSpec
-from torchcaps.train.tasks import make_task
+from torchcaps.training.defaults import defaults
+from torchcaps.training.optim import make_optimizer
+from torchcaps.training.recipe import OptimizerSpec
+from torchcaps.training.tasks import make_task
 
 SMALLEST = 28
 """Side of the smallest image that a network is given; smaller ones are enlarged to it."""
@@ -79,7 +79,7 @@ class CapsuleClassifier(ClassifierMixin, BaseEstimator):
             return int(self.random_state or 0)
         return int(check_random_state(self.random_state).randint(2**31 - 1))
 
-    def _learn(self, images: Tensor, labels: Tensor) -> CapsuleModel:
+    def _learn(self, images: Tensor, labels: Tensor) -> Model:
         device = self._device()
         channels, side = images.shape[1], images.shape[2]
         config = model_config(
@@ -88,18 +88,20 @@ class CapsuleClassifier(ClassifierMixin, BaseEstimator):
         network = build(config)
         if "logits" not in network.provides:
             raise ValueError(f"model={self.model!r} tells no classes: give one that does.")
-        task = make_task(network, like(config, labelled=True).task).to(device).train()
-        optimiser = make_optimiser(task, OptimiserSpec("adam", self.lr))
+        task = (
+            make_task(network, defaults(self.model, config, labelled=True).task).to(device).train()
+        )
+        optimizer = make_optimizer(task, OptimizerSpec(kind="adam", lr=self.lr))
         batch = min(self.batch_size, len(images))
         steps = len(images) // batch
-        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, self.epochs * steps)
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self.epochs * steps)
         for _ in range(self.epochs):
             order = torch.randperm(len(images))
             for rows in order[: steps * batch].split(batch):
                 loss = task(Batch(images[rows].to(device), labels[rows].to(device)))["loss"]
-                optimiser.zero_grad()
+                optimizer.zero_grad()
                 loss.backward()
-                optimiser.step()
+                optimizer.step()
                 schedule.step()
         return task.model.cpu().eval()
 
@@ -134,7 +136,7 @@ class CapsuleClassifier(ClassifierMixin, BaseEstimator):
             raise ValueError(f"X has images of {np.shape(X)[1:]}; `fit` had {self.shape_}.")
         parts = self._images(X).split(256)
         return np.concatenate(
-            [chances(self.network_.encode(part)).double().numpy() for part in parts]
+            [class_probabilities(self.network_.encode(part)).double().numpy() for part in parts]
         )
 
     def predict(self, X: Any) -> np.ndarray:

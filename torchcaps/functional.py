@@ -1,4 +1,4 @@
-"""Pure tensor functions: squash, safe norm, affine maps and warps, counter-based random draws."""
+"""Pure tensor functions: squash, safe norm, affine maps and warps, random numbers by counter."""
 
 import math
 
@@ -8,20 +8,20 @@ from torch.nn import functional as F
 
 
 def in_float(sums: Tensor) -> Tensor:
-    """Sums of votes under autocast go on in float32, as the kernels' sums do."""
+    """Cast sums of votes to float32 under autocast, as the kernels do."""
     return sums.float() if torch.is_autocast_enabled(sums.device.type) else sums
 
 
-def exact(numbers: Tensor) -> Tensor:
-    """Numbers of half a precision in float32, others as they are."""
-    return numbers.to(torch.promote_types(numbers.dtype, torch.float32))
+def exact(values: Tensor) -> Tensor:
+    """Cast half precision to float32; leave float32 and float64 unchanged."""
+    return values.to(torch.promote_types(values.dtype, torch.float32))
 
 
 def log_odds(scores: Tensor) -> Tensor:
-    """Scores in [0,1] as logits.
+    """Convert scores in [0,1] to logits.
 
-    A squashed length is |s|^2 / (1 + |s|^2), so its log-odds are log |s|^2. As they stand, scores
-    below one would leave cross entropy over ten classes a loss of 1.46 at its best.
+    A squashed length is |s|^2 / (1 + |s|^2), so its log-odds are log |s|^2. With the scores
+    themselves as logits, cross entropy over ten classes could not fall below 1.46.
     """
     return exact(scores).logit(1e-6)
 
@@ -41,17 +41,16 @@ def squash(s: Tensor, dim: int = -1) -> Tensor:
 
 
 def affine_matrix(degrees: Tensor, scale: Tensor, shear: Tensor, shift: Tensor) -> Tensor:
-    """Forward maps about the image centre, in pixels, x to the right and y down.
+    """Affine maps about the image center, in pixels, x to the right and y down.
 
     degrees [B], scale [B,2] (x, y), shear [B], shift [B,2] (x, y) -> [B,2,3]
 
-    A point goes through scale, then shear along x, then a rotation (counter-clockwise as seen on
-    the screen), then the shift.
+    Applied in this order: scale, shear along x, rotation (counter-clockwise on the screen), shift.
     """
     angle = degrees * (math.pi / 180)
     cos, sin = angle.cos(), angle.sin()
     sx, sy = scale.unbind(-1)
-    # y points down, so a rotation that looks counter-clockwise has +sin in its first row.
+    # y points down, so a counter-clockwise rotation on the screen has +sin in the first row
     rows = [
         torch.stack([cos * sx, (cos * shear + sin) * sy, shift[:, 0]], -1),
         torch.stack([-sin * sx, (cos - sin * shear) * sy, shift[:, 1]], -1),
@@ -60,7 +59,7 @@ def affine_matrix(degrees: Tensor, scale: Tensor, shear: Tensor, shift: Tensor) 
 
 
 def warp(images: Tensor, matrix: Tensor, size: int | tuple[int, int]) -> Tensor:
-    """Draw each image through its affine map on a black canvas, bilinear, in one batched call.
+    """Transform each image by its affine map onto a black canvas, bilinear, in one batched call.
 
     images [B,C,H,W] float, matrix [B,2,3] (see affine_matrix), size of the canvas -> [B,C,H',W']
     """
@@ -77,7 +76,7 @@ def warp(images: Tensor, matrix: Tensor, size: int | tuple[int, int]) -> Tensor:
 
 
 def inverse_2x2(m: Tensor) -> Tensor:
-    """Inverse of small matrices in closed form: no solver, so it runs in a graph. [...,2,2]"""
+    """Inverse of 2x2 matrices in closed form, which also exports to graphs. [...,2,2]"""
     a, b, c, d = m[..., 0, 0], m[..., 0, 1], m[..., 1, 0], m[..., 1, 1]
     det = a * d - b * c
     return (
@@ -86,7 +85,7 @@ def inverse_2x2(m: Tensor) -> Tensor:
 
 
 def inverse_3x3(m: Tensor) -> Tensor:
-    """Inverse of small matrices by cross products of their rows, as `inverse_2x2`. [...,3,3]"""
+    """Inverse of 3x3 matrices by cross products of their rows. [...,3,3]"""
     a, b, c = m.unbind(-2)
     columns = [torch.linalg.cross(b, c), torch.linalg.cross(c, a), torch.linalg.cross(a, b)]
     det = (a * columns[0]).sum(-1)
@@ -94,8 +93,9 @@ def inverse_3x3(m: Tensor) -> Tensor:
 
 
 def small_product(a: Tensor, b: Tensor) -> Tensor:
-    """The product of small matrices, written out: a matrix library takes many times as long for
-    thousands of them, and a compiler fuses this. [...,P,Q], [...,Q,R] -> [...,P,R]
+    """Product of small matrices. [...,P,Q], [...,Q,R] -> [...,P,R]
+
+    Written out: for thousands of small matrices it is faster than matmul, and compilers fuse it.
     """
     return (a[..., None] * b[..., None, :, :]).sum(-2)
 
@@ -103,17 +103,16 @@ def small_product(a: Tensor, b: Tensor) -> Tensor:
 def translate(images: Tensor, shift: Tensor, size: tuple[int, int] | None = None) -> Tensor:
     """Move each image by whole pixels, (right, down), on a black canvas; exact, any dtype.
 
-    images [B,C,H,W], shift [B,2] integers, size of the canvas (default: the image's), which is
-    centred on the image (an odd difference leaves the extra row below) -> [B,C,H',W']
+    images [B,C,H,W], shift [B,2] integers, size of the canvas (default: the image's) ->
+    [B,C,H',W']. The canvas is centered on the image; an odd difference leaves the extra row below.
     """
     _, _, height, width = images.shape
     out_h, out_w = size or (height, width)
     y = torch.arange(out_h, device=images.device) - (out_h - height) // 2
     x = torch.arange(out_w, device=images.device) - (out_w - width) // 2
     rows, columns = y - shift[:, 1:], x - shift[:, :1]
-    inside = ((rows >= 0) & (rows < height))[:, :, None] & ((columns >= 0) & (columns < width))[
-        :, None
-    ]
+    inside_y, inside_x = (rows >= 0) & (rows < height), (columns >= 0) & (columns < width)
+    inside = inside_y[:, :, None] & inside_x[:, None]
     source = rows.clamp(0, height - 1)[:, :, None] * width + columns.clamp(0, width - 1)[:, None]
     flat = images.flatten(2)
     index = source.flatten(1)[:, None].expand(-1, flat.shape[1], -1)
@@ -127,19 +126,19 @@ _GOLDEN, _MIX1, _MIX2 = (
 
 
 def _mix(z: Tensor) -> Tensor:
-    """The finaliser of splitmix64 on int64 (wrapping), bit for bit the same on every device."""
+    """The finalizer of splitmix64 on wrapping int64; bit-identical on every device."""
     z = (z ^ ((z >> 30) & 0x3FFFFFFFF)) * _MIX1
     z = (z ^ ((z >> 27) & 0x1FFFFFFFFF)) * _MIX2
     return z ^ ((z >> 31) & 0x1FFFFFFFF)
 
 
-def draws(seed: int, counter: Tensor, num: int) -> Tensor:
-    """Uniform numbers in [0,1) that depend on (seed, counter, column) and on nothing else.
+def counter_uniform(seed: int, counter: Tensor, num: int) -> Tensor:
+    """Uniform random numbers in [0,1), a function of (seed, counter, column) only.
 
     counter [B] int64 -> [B,num] float32
 
-    A counter in place of a generator's state: sample n of a stream is the same on a CPU and a GPU,
-    in any batch size, on any rank, before and after a resume.
+    No generator state: sample n of a stream is the same on CPU and GPU, for any batch size and
+    rank, before and after a resume.
     """
     column = torch.arange(1, num + 1, device=counter.device) * _GOLDEN
     seed_bits = (seed * 0xD1342543DE82EF95 + 0x632BE59BD9B4E019) & ((1 << 64) - 1)

@@ -1,6 +1,7 @@
 """A disk of 3 MB that others fill: python -m tests.attack.disk DISK ELSEWHERE FREE… prints as JSON
-what came of a run that had so many kilobytes free, from its start or (`late:40`) at its end, and of
-its going on once there was room. DISK is where a file system of that size is mounted already.
+what came of a run that had so many kilobytes free, from its start, at its end (`late:40`) or before
+its results are recorded (`lines:0`), and of its going on once there was room. DISK is where a file
+system of that size is mounted already.
 """
 
 import json
@@ -11,20 +12,24 @@ from pathlib import Path
 
 from tests.attack.forks import Child, outcome, use_few_digits
 from torchcaps.cli import main as command
-from torchcaps.train import loop
+from torchcaps.papers import records
+from torchcaps.training import loop
 
 TRAIN = [
     "train", "demo/capsnet", "--steps", "6", "--validate-every", "3", "--batch-size", "50",
-    "--model.channels", "4", "--model.num-types", "1", "--model.hidden", "8", "--measures",
-    "--model.in-dim", "4", "--model.out-dim", "4",
+    "--model.channels", "4", "--model.num-types", "1", "--model.hidden", "8", "--metrics",
+    "--model.pose-dim", "4", "--model.class-pose-dim", "4",
     "--hardware.accelerator", "cpu", "--checkpoint-seconds", "0", "--record", "--out", "run",
 ]  # fmt: skip
 
 
-def go(place: Path, said: Path, late: int | None = None) -> Child:
+def go(place: Path, said: Path, when: str = "", free: int = 0) -> Child:
     def work() -> int:
-        if late is not None:
-            loop.finish = filling(loop.finish, place.parent / "others", late)
+        if when == "late":
+            loop.finish = filling(loop.finish, place.parent / "others", free)
+        elif when == "lines":
+            filled = filling(records.append_record, place.parent / "others", free)
+            records.append_record = filled
         return command(["resume", "run"] if Path("run/recipe.json").exists() else TRAIN)
 
     child = Child(work, place, said=said)
@@ -40,7 +45,7 @@ def fill(path: Path, free: int) -> None:
 
 
 def filling(finish, path: Path, free: int):
-    """The end of a run on a disk that others have filled meanwhile."""
+    """The last steps of a run on a disk that others have filled meanwhile."""
 
     def filled(*arguments):
         fill(path, free)
@@ -62,10 +67,10 @@ def main(disk: Path, elsewhere: Path, sizes: list[str]) -> dict:
         earlier = {"kind": "note", "match": {}, "note": "of others " * 300}  # most of a page
         (place / "results").mkdir()
         (place / "results/other.jsonl").write_text(json.dumps(earlier) + "\n")
-        late = int(free[5:]) if free.startswith("late:") else None
-        if late is None:
-            fill(disk / "others", int(free))
-        first = go(place, elsewhere / f"{free}.txt", late)
+        when, _, size = free.rpartition(":")
+        if not when:
+            fill(disk / "others", int(size))
+        first = go(place, elsewhere / f"{free}.txt", when, int(size))
         lines = (place / "results/other.jsonl").read_text().splitlines(keepends=True)
         words = first.words().strip().splitlines()[-1:] if first.code else ["ended"]
         said[free] = words[0] if words else ""

@@ -19,10 +19,11 @@ import torch
 
 from tests.attack.forks import Child, outcome, use_few_digits
 from tests.conftest import TINY_CAPSNET
+from torchcaps.cli.train import show_record
 from torchcaps.models import hub
 from torchcaps.models.registry import model_config
-from torchcaps.train.loop import resume, start
-from torchcaps.train.recipe import DataSpec, Recipe
+from torchcaps.training.loop import resume, start
+from torchcaps.training.recipe import DataSpec, Recipe
 
 CALLS = (
     "fsync",
@@ -120,7 +121,7 @@ def recipe() -> Recipe:
     """Four steps, a checkpoint after each, two looks at validation, the results recorded."""
     torch.manual_seed(0)
     return Recipe(
-        name="tiny", steps=4, validate_every=2, batch_size=50, data=DataSpec("digits"),
+        name="tiny", steps=4, validate_every=2, batch_size=50, data=DataSpec(name="digits"),
         model=model_config("capsnet", **TINY_CAPSNET), checkpoint_seconds=0.0, record=True,
     )  # fmt: skip
 
@@ -136,10 +137,9 @@ class Killed:
 
         def work():
             events = Events(at)
-            if Path("run/recipe.json").exists():
-                resume("run")
-            else:
-                start(recipe(), Path("run"))
+            begun = Path("run/recipe.json").exists()
+            run = resume("run") if begun else start(recipe(), Path("run"))
+            show_record(run, json=False)  # appends the results, as `torchcaps train` does
             with events._open("events.json", "w") as file:
                 json.dump(events.names, file)
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torchcaps.train.loop  # noqa: F401  what children would import, each for itself
+import torchcaps.training.loop  # noqa: F401  what children would import, each for itself
 from torchcaps import data
 from torchcaps.data import registry
 
@@ -81,7 +81,7 @@ def use_few_digits() -> None:
     parts = (getattr(whole, split)[::20] for split in ("train", "val", "test"))
     few = data.Dataset("digits", *parts, whole.classes)
     entry = registry.entry("digits")
-    registry._ENTRIES["digits"] = replace(entry, load=lambda root, *, seed: few)
+    registry.DATASETS["digits"] = replace(entry, load=lambda root, *, seed: few)
 
 
 def outcome(folder: Path, run: str = "run", paper: str = "other") -> dict[str, Any]:

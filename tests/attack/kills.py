@@ -15,7 +15,7 @@ from torchcaps.cli import main as command
 
 TRAIN = [
     "train", "demo/capsnet", "--steps", "12", "--validate-every", "4", "--batch-size", "50",
-    "--model.channels", "8", "--model.num-types", "2", "--model.hidden", "16", "--measures",
+    "--model.channels", "8", "--model.num-types", "2", "--model.hidden", "16", "--metrics",
     "--hardware.accelerator", "cpu", "--checkpoint-seconds", "0", "--record", "--out", "run",
 ]  # fmt: skip
 EACH = 5

@@ -18,7 +18,7 @@ from torchcaps.cli import main as command
 
 TRAIN = [
     "train", "demo/capsnet", "--batch-size", "40", "--model.channels", "8", "--model.num-types",
-    "2", "--model.hidden", "16", "--measures", "--hardware.accelerator", "cpu", "--out", "run",
+    "2", "--model.hidden", "16", "--metrics", "--hardware.accelerator", "cpu", "--out", "run",
 ]  # fmt: skip
 
 

@@ -14,12 +14,14 @@ from PIL import Image
 
 import torchcaps
 from tests.data import files
-from torchcaps.data import affnist, cifar, dsprites, folder, mnist, pictures, smallnorb, svhn
+from torchcaps.data import images as pictures
+from torchcaps.data.sets import affnist, cifar, dsprites, folder, mnist, smallnorb, svhn
 from torchcaps.data.source import unpack
 from torchcaps.models.registry import from_folder
-from torchcaps.train import checkpoint, recipe, results
-from torchcaps.train.recipe import Recipe
-from torchcaps.train.run import Run
+from torchcaps.papers import records as results
+from torchcaps.training import checkpoint, recipe
+from torchcaps.training.recipe import Recipe
+from torchcaps.training.run import Run
 
 PICTURES = ("png", "jpg", "gif", "webp", "bmp", "tif", "ppm")
 LINE = {
@@ -175,7 +177,7 @@ READERS = {
     "metrics.jsonl": Reader(
         "metrics.jsonl",
         lambda p: _lines(p / "metrics.jsonl", [{"epoch": n, "step": 3 * n} for n in range(3)]),
-        lambda p: Run(p.parent).metrics(),
+        lambda p: Run(p.parent).metrics,
     ),
     "results": Reader(
         "little.jsonl", lambda p: _lines(p / "little.jsonl", [LINE, *AMENDMENTS]), _results

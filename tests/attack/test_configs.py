@@ -7,14 +7,14 @@ import random
 import pytest
 
 import torchcaps
-from torchcaps.analysis.measures import read_measure
 from torchcaps.data import Augment
 from torchcaps.data.registry import entry
 from torchcaps.errors import TorchcapsError
+from torchcaps.metrics.base import read_metric
 from torchcaps.models.registry import from_folder
-from torchcaps.train.optim import learning_rate, make_optimiser
-from torchcaps.train.recipe import from_dict, load, to_dict
-from torchcaps.train.setup import _check, build_task
+from torchcaps.training.optim import learning_rate, make_optimizer
+from torchcaps.training.recipe import from_dict, load, to_dict
+from torchcaps.training.setup import _check, build_task
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def test_a_network_of_timm_is_one_of_its_own(saved):
 def test_a_model_at_home(saved, monkeypatch):
     monkeypatch.setenv("HOME", str(saved.parent))
     assert torchcaps.load("~/model").num_parameters
-    with pytest.raises(TorchcapsError, match="neither a run"):
+    with pytest.raises(TorchcapsError, match="not a run"):
         torchcaps.load("~/a/b")
 
 
@@ -107,10 +107,10 @@ def test_recipes_of_any_values(tiny_recipe):
 def _believed(recipe):
     """All that a run makes of a recipe before it reads data."""
     _check(recipe)
-    make_optimiser(build_task(recipe), recipe.optimiser)
+    make_optimizer(build_task(recipe), recipe.optimizer)
     for step in range(10):
-        learning_rate(recipe.schedule, recipe.optimiser.lr, step, 10)
+        learning_rate(recipe.schedule, recipe.optimizer.lr, step, 10)
     Augment(recipe.data.augment)
     entry(recipe.data.name)
-    for measure in (*recipe.measures, *recipe.watch):
-        read_measure(measure)
+    for metric in (*recipe.metrics, *recipe.watch):
+        read_metric(metric)

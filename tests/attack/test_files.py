@@ -14,7 +14,8 @@ import pytest
 import scipy.io
 
 from tests.data import files
-from torchcaps.data import affnist, cifar, dsprites, mnist, pictures, smallnorb, svhn
+from torchcaps.data import images as pictures
+from torchcaps.data.sets import affnist, cifar, dsprites, mnist, smallnorb, svhn
 from torchcaps.errors import TorchcapsError
 
 MEMORY, SECONDS = 50 * 2**20, 10

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.attack import ATTACK, driven
-from tests.train.test_processes import TINY
+from tests.training.test_processes import TINY
 
 SECONDS = 10
 """The longest that a process may outlive another one of its run."""
@@ -31,7 +31,7 @@ def test_a_killed_process_ends_the_others_with_a_sentence(tmp_path):
     """The first one, which writes, and another one."""
     for found in driven("ranks", "killed", tmp_path):
         assert found["code"] == 1 and found["seconds"] < SECONDS
-        assert "another of its 2 processes has ended" in found["words"]
+        assert "another of its 2 processes ended" in found["words"]
         assert "Traceback" not in found["words"] and "Error" not in found["words"]
 
 

@@ -18,12 +18,12 @@ from tests.stopping import stopped_at
 from torchcaps.cli import main
 from torchcaps.errors import TorchcapsError
 from torchcaps.models.registry import model_config
-from torchcaps.train import checkpoint
-from torchcaps.train.loop import resume, start
-from torchcaps.train.recipe import DataSpec, Recipe, overlaid
-from torchcaps.train.run import Run
-from torchcaps.train.tasks import Classify
-from torchcaps.train.training import Training
+from torchcaps.training import checkpoint
+from torchcaps.training.loop import resume, start
+from torchcaps.training.recipe import DataSpec, Recipe, overlaid
+from torchcaps.training.run import Run
+from torchcaps.training.state import Training
+from torchcaps.training.tasks import Classify
 
 MUTATIONS = int(os.environ.get("TORCHCAPS_ATTACK", "12"))
 """Damaged runs that are tried; more of them on demand."""
@@ -32,13 +32,13 @@ MUTATIONS = int(os.environ.get("TORCHCAPS_ATTACK", "12"))
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     config = model_config("capsnet", **TINY_CAPSNET)
-    data = DataSpec("digits", per_class=100)
+    data = DataSpec(name="digits", per_class=100)
     recipe = Recipe(name="tiny", epochs=2, batch_size=50, data=data, model=config)
     return start(recipe, tmp_path_factory.mktemp("whole") / "run")
 
 
 def weights(run):
-    return (run.model / "model.safetensors").read_bytes()
+    return (run.model_folder / "model.safetensors").read_bytes()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
@@ -93,7 +93,7 @@ def test_a_recipe_that_was_changed_is_noticed(stopped, tmp_path):
     path = folder / "recipe.json"
     values = json.loads(path.read_text())
     path.write_text(json.dumps({**values, "epochs": values["epochs"] + 1}))
-    with pytest.raises(TorchcapsError, match="changed since it was written"):
+    with pytest.raises(TorchcapsError, match="changed since the run wrote it"):
         resume(folder)
     changed = overlaid(Recipe(), path)
     assert changed.epochs == values["epochs"] + 1  # a file of fields may be edited
@@ -107,7 +107,7 @@ def test_a_state_that_was_changed_is_noticed(field, value, stopped, tmp_path):
     for path in checkpoint.numbered(folder / "checkpoints"):
         state = json.loads((path / "state.json").read_text())
         (path / "state.json").write_text(json.dumps({**state, field: value}))
-    with pytest.raises(TorchcapsError, match="no whole checkpoint"):
+    with pytest.raises(TorchcapsError, match="no valid checkpoint"):
         resume(folder)
 
 
@@ -116,7 +116,7 @@ def test_metrics_that_were_cut_are_told(stopped, whole, tmp_path, capsys):
     shutil.copytree(stopped, folder)
     (folder / "metrics.jsonl").write_text("")
     assert main(["resume", str(folder)]) == 0
-    assert "not what this run wrote" in " ".join(capsys.readouterr().out.split())
+    assert "was changed since this run wrote it" in " ".join(capsys.readouterr().out.split())
     assert weights(Run(folder)) == weights(whole)
 
 
@@ -136,7 +136,7 @@ def test_records_and_starts_that_are_none(text, whole, stopped, tmp_path, capsys
     done, folder = tmp_path / "done", tmp_path / "run"
     shutil.copytree(whole.folder, done)
     (done / "record.json").write_text(text)
-    for words in (["eval"], ["record"], ["report"], ["predict"]):
+    for words in (["eval"], ["paper", "record"], ["report"], ["predict"]):
         more = ["x.png"] if words == ["predict"] else []
         (tmp_path / "x.png").write_bytes(b"")
         assert main([*words, str(done), *more]) in (1, 2)
@@ -186,8 +186,8 @@ def test_nothing_is_written_outside(tmp_path, monkeypatch, tiny_recipe, whole, c
     record = json.loads((folder / "record.json").read_text())
     record["recipe"]["paper"] = "/x/ABS"
     (folder / "record.json").write_text(json.dumps(record))
-    assert main(["record", str(folder)]) == 1
-    assert "no paper's short name" in capsys.readouterr().err
+    assert main(["paper", "record", str(folder)]) == 1
+    assert "not a paper's short name" in capsys.readouterr().err
     assert sorted(p.name for p in tmp_path.iterdir()) == ["mine", "run"]
 
 
@@ -199,9 +199,9 @@ def test_a_read_only_disk_is_told(small_disk, whole, stopped, tmp_path, capsys):
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
     for words in (
         ["report", str(done)],
-        ["record", str(done), "--results", str(small_disk / "results")],
+        ["paper", "record", str(done), "--results", str(small_disk / "results")],
         ["resume", str(folder)],
-        ["measure", str(done), "knn,limit=50"],
+        ["eval", str(done), "--metrics", "knn,limit=50", "--record"],
         ["train", "demo/convnet-avg", "--out", str(small_disk / "new")],
     ):
         assert main(words) == 1, words
@@ -214,7 +214,7 @@ def test_after_a_loss_that_is_not_finite_the_run_goes_on(tiny_recipe, tmp_path, 
     recipe = replace(
         tiny_recipe,
         model=model_config("convnet-avg", **TINY_CONVNET),
-        task=Classify("cross_entropy"),
+        task=Classify(loss="cross_entropy"),
         checkpoint_seconds=0.01,
     )
     original = Training.step
@@ -223,33 +223,33 @@ def test_after_a_loss_that_is_not_finite_the_run_goes_on(tiny_recipe, tmp_path, 
         original(self)
         if self.state.step == 12:  # all weights are finite still, and the next loss is not
             with torch.no_grad():
-                for parameter in self.parts.task.parameters():
+                for parameter in self.context.task.parameters():
                     parameter.mul_(1e30)
 
     monkeypatch.setattr(Training, "step", breaking)
-    with pytest.raises(TorchcapsError, match="at step 12.*\n.*--optimiser.lr 0.0001"):
+    with pytest.raises(TorchcapsError, match="at step 12.*\n.*--optimizer.lr 0.0001"):
         start(recipe, tmp_path / "run")
     monkeypatch.setattr(Training, "step", original)
     kept = [int(p.name) for p in checkpoint.numbered(tmp_path / "run" / "checkpoints")]
     assert kept and max(kept) < 12
-    assert main(["resume", str(tmp_path / "run"), "--optimiser.lr", "0.0001"]) == 0
+    assert main(["resume", str(tmp_path / "run"), "--optimizer.lr", "0.0001"]) == 0
     record = Run(tmp_path / "run").record()
-    assert record["recipe"]["optimiser"]["lr"] == 0.0001
-    assert record["modified"] == ["optimiser.lr=0.0001"]
+    assert record["recipe"]["optimizer"]["lr"] == 0.0001
+    assert record["modified"] == ["optimizer.lr=0.0001"]
     assert all(math.isfinite(r["value"]) for r in record["results"])
 
 
 def test_a_run_does_not_go_on_as_another(stopped, tmp_path, capsys):
     shutil.copytree(stopped, tmp_path / "run")
     assert main(["resume", str(tmp_path / "run"), "--batch-size", "7"]) == 1
-    assert "begin another" in capsys.readouterr().err
+    assert "keeps its batch_size. To change that, train a new run" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     "words",
-    ["--optimiser.clip -1", "--checkpoint-seconds nan", "--optimiser.lr nan", "--optimiser.lr -1",
-     "--optimiser.ema 2", "--epochs 0", "--seed -1", "--batch-size 0", "--schedule.warmup 3",
-     "--optimiser.momentum inf", "--data.per-class -3", "--schedule.period 0"],
+    ["--optimizer.clip -1", "--checkpoint-seconds nan", "--optimizer.lr nan", "--optimizer.lr -1",
+     "--optimizer.ema 2", "--epochs 0", "--seed -1", "--batch-size 0", "--schedule.warmup 3",
+     "--optimizer.momentum inf", "--data.per-class -3", "--schedule.period 0"],
 )  # fmt: skip
 def test_numbers_that_no_recipe_has(words, capsys, tmp_path):
     out = ["--out", str(tmp_path / "run")]

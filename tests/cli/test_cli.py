@@ -13,15 +13,17 @@ import pytest
 from rich.console import Console
 
 from torchcaps.cli import main
-from torchcaps.cli.commands import COMMANDS
-from torchcaps.experiments import get_table, recipes
-from torchcaps.models.registry import models
-from torchcaps.train.recipe import DataSpec, HardwareSpec, OptimiserSpec, Recipe, ScheduleSpec
-from torchcaps.train.tasks import tasks
+from torchcaps.cli.commands import COMMANDS, GROUPS, HIDDEN
+from torchcaps.models.hub import pretrained_names
+from torchcaps.models.registry import list_models, models
+from torchcaps.papers.tables import get_table
+from torchcaps.training.recipe import DataSpec, HardwareSpec, OptimizerSpec, Recipe, ScheduleSpec
+from torchcaps.training.registry import recipes
+from torchcaps.training.tasks import TASKS
 
 TINY = [
     "--epochs", "1", "--batch-size", "500", "--model.channels", "4", "--model.num-types", "2",
-    "--model.hidden", "8", "--measures",
+    "--model.hidden", "8", "--metrics",
 ]  # fmt: skip
 
 
@@ -39,18 +41,28 @@ def said(capsys):
 def test_list(capsys):
     assert main(["list"]) == 0
     text = said(capsys)
-    for word in ("capsnet", "affnist-like", "robustness/table1/capsnet", "folder"):
+    for word in ("capsnet", "affnist-like", "linear", "traversal", "folder"):
         assert word in text
     assert main(["list", "models", "--json"]) == 0
-    assert "convnet-avg" in json.loads(capsys.readouterr().out)["models"]
-    for kind, word in (("measures", "linear"), ("routings", "em"), ("tasks", "masked")):
+    chosen = json.loads(capsys.readouterr().out)["models"]
+    assert main(["list", "models", "--every", "--json"]) == 0
+    every = json.loads(capsys.readouterr().out)["models"]
+    assert "convnet-avg" in chosen and list(chosen) == list_models()
+    assert set(chosen) < set(every) >= {m.name for m in models()}
+    assert "constellation" in every
+    assert main(["list", "--pretrained", "--json"]) == 0
+    assert list(json.loads(capsys.readouterr().out)["models"]) == pretrained_names()
+    assert main(["paper", "list", "robustness", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)["recipes"]
+    assert "robustness/table1/capsnet" in listed and all("robustness/" in name for name in listed)
+    for kind, word in (("metrics", "linear"), ("routings", "em"), ("tasks", "masked")):
         assert main(["list", kind]) == 0
         assert word in capsys.readouterr().out
 
 
 def test_list_never_cuts_a_name(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "40")
-    assert main(["list", "recipes"]) == 0
+    assert main(["paper", "list"]) == 0
     text = capsys.readouterr().out
     assert "…" not in text and all(re.search(rf"^{re.escape(n)} ", text, re.M) for n in recipes())
 
@@ -58,8 +70,15 @@ def test_list_never_cuts_a_name(capsys, monkeypatch):
 def test_list_of_runs_has_their_status(run, capsys, monkeypatch):
     monkeypatch.chdir(run.parent.parent)
     (run.parent.parent / "runs").symlink_to(run.parent)
-    assert main(["list", "runs"]) == 0
-    assert "runs/run  finished, CapsNet, seed 0" in capsys.readouterr().out
+    assert main(["runs", "list", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    facts = row["run"], row["status"], row["name"], row["data"]
+    assert facts == ("runs/run", "finished", "CapsNet, seed 0", "digits")
+    assert 0 <= row["accuracy"] <= 1 and row["bytes"] > 1000
+    for words in (["runs", "list"], ["runs"]):
+        assert main(words) == 0
+        text = said(capsys)
+        assert "runs/run" in text and "finished" in text and f"{row['accuracy']:.4f}" in text
 
 
 def test_the_catalog_is_what_is_registered():
@@ -92,12 +111,26 @@ def test_help_of_everything(capsys):
     for command in COMMANDS:
         assert command in text
         assert main([command, "--help"]) == 0
-    assert main(["train", "demo/capsnet", "--help"]) == 0
+    for group, commands in GROUPS.items():
+        capsys.readouterr()
+        assert main([group, "--help"]) == 0
+        text = said(capsys)
+        assert all(re.search(rf"^  {command} ", text, re.M) for command in commands)
+    assert main(["train", "demo/capsnet", "--help-all"]) == 0
     text = said(capsys)
     assert "--model.routing" in text and "--task.loss" in text and "mask-ratio" not in text
-    assert main(["train", "mcae/pretrain", "--help"]) == 0
+    assert main(["train", "mcae/pretrain", "--help-all"]) == 0
     text = said(capsys)
     assert "--task.mask-ratio" in text and "--task.loss" not in text
+
+
+@pytest.mark.parametrize("name", ["demo/capsnet", "mcae/pretrain", "generative/best"])
+def test_the_short_help_of_a_recipe_fits_a_screen(name, capsys):
+    assert main(["train", name, "--help"]) == 0
+    text = said(capsys)
+    assert len(text.splitlines()) <= 40 and max(map(len, text.splitlines())) <= 80
+    for option in ("--data", "--epochs", "--optimizer.lr", "--help-all"):
+        assert option in text
 
 
 def test_train_alone_says_what_to_type(capsys):
@@ -105,27 +138,34 @@ def test_train_alone_says_what_to_type(capsys):
     error = capsys.readouterr().err
     assert "torchcaps train demo/capsnet" in error and len(error.splitlines()) == 2
     assert main(["train", "--help"]) == 0
-    assert "torchcaps list recipes" in capsys.readouterr().out
+    assert "torchcaps paper list" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", [n for n in COMMANDS if n not in ("train", "resume")])
+EVERY = {
+    **{name: function for name, function in {**COMMANDS, **HIDDEN}.items() if name not in GROUPS},
+    **{f"{g} {name}": function for g, group in GROUPS.items() for name, function in group.items()},
+}
+
+
+@pytest.mark.parametrize("name", [n for n in EVERY if n not in ("train", "resume")])
 def test_every_option_has_a_sentence(name, capsys):
     """Of every argument of every command: its help begins with a capital and ends with a stop."""
-    lines = inspect.getdoc(COMMANDS[name]).partition("Args:")[2].splitlines()
+    lines = inspect.getdoc(EVERY[name]).partition("Args:")[2].splitlines()
     documented = dict(line.strip().split(": ", 1) for line in lines if ": " in line)
-    for parameter in inspect.signature(COMMANDS[name]).parameters:
+    for parameter in inspect.signature(EVERY[name]).parameters:
         text = documented[parameter]
         assert text.endswith(".") and (text[0].isupper() or text.startswith(("get:", "`paper`"))), (
             text
         )
-    assert main([name, "--help"]) == 0
+    assert main([*name.split(), "--help"]) == 0
     shown = said(capsys)
     assert "{None}" not in shown and "(default: None)" not in shown
 
 
 @pytest.mark.parametrize(
     "kind",
-    [Recipe, DataSpec, OptimiserSpec, ScheduleSpec, HardwareSpec, *tasks().values(),
+    [Recipe, DataSpec, OptimizerSpec, ScheduleSpec, HardwareSpec,
+     *(config for _, config in TASKS.values()),
      *{type(m.config): 0 for m in models()}],
     ids=lambda k: k.__name__,
 )  # fmt: skip
@@ -138,7 +178,7 @@ def test_every_field_has_a_sentence_with_its_subject(kind):
         if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
             told[field.target.id] = text.value.value
     for field in dataclasses.fields(kind):
-        groups = ("data", "model", "task", "optimiser", "schedule", "hardware")
+        groups = ("data", "model", "task", "optimizer", "schedule", "hardware")
         if field.name in kind.__annotations__ and field.name not in ("_", *groups):
             words = told[field.name].strip()
             assert words.endswith((".", "…")), field.name
@@ -148,27 +188,28 @@ def test_every_field_has_a_sentence_with_its_subject(kind):
 @pytest.mark.parametrize(
     ("words", "code", "text"),
     [
-        (["tabel"], 2, "Did you mean 'table'"),
+        (["tran"], 2, "Did you mean 'train'"),
+        (["paper", "tabel"], 2, "Did you mean 'table'"),
         (["train", "demo/capsnt"], 2, "Did you mean 'demo/capsnet'"),
         (["train", "--epochs", "3"], 2, "the recipe comes first"),
-        (["train", "demo/capsnet", "--optimser.lr", "1"], 2, "Did you mean --optimiser.lr"),
+        (["train", "demo/capsnet", "--optimser.lr", "1"], 2, "Did you mean --optimizer.lr"),
         (["train", "demo/capsnet", "--epochs", "many"], 2, "--epochs"),
         (["train", "demo/capsnet", "--model.transform", "em"], 2, "invalid choice"),
-        (["train", "demo/capsnet", "--model.routing", "rm"], 2, "no routing 'rm'"),
+        (["train", "demo/capsnet", "--model.routing", "rm"], 2, "routing 'rm'. Did you mean 'em'"),
         (["train", "demo/capsnet", "--task", "clasify"], 2, "Did you mean 'classify'"),
         (["train", "demo/capsnet", "--model", "capsnt"], 2, "Did you mean 'capsnet'"),
         (["train", "demo/capsnet", "--model.image-size", "64"], 2, "the data decides"),
         (["train", "capsnet-small"], 2, "--data folder:PATH"),
-        (["train", "demo/capsnet", "--data.name", "nothing"], 2, "no data set 'nothing'"),
+        (["train", "demo/capsnet", "--data.name", "nothing"], 2, "Unknown data set 'nothing'"),
         (["train", "demo/capsnet", "--batch-size", "0"], 1, "at least 1"),
-        (["train", "demo/capsnet", "--data-root=/x", "--data.name", "nothing"], 2, "no data set"),
+        (["train", "demo/capsnet", "--data-root=/x", "--data.name", "no"], 2, "Unknown data set"),
         (["resume", "/no/run"], 1, "not a run"),
         (["eval", "/no/run"], 1, "not a run"),
         (["report"], 2, "at least one run"),
         (["report", "/no/run"], 1, "not a run"),
-        (["table", "robustnes"], 2, "Did you mean 'robustness'"),
-        (["table", "robustness", "tabel1"], 2, "Did you mean 'table1'"),
-        (["tour", "capsnet", "nothing"], 2, "no data set"),
+        (["paper", "table", "robustnes"], 2, "Did you mean 'robustness'"),
+        (["paper", "table", "robustness", "tabel1"], 2, "Did you mean 'table1'"),
+        (["tour", "capsnet", "nothing"], 2, "Unknown data set"),
         (["data", "look", "digits"], 2, "invalid choice"),
         (["train", "demo/capsnet", "--hardware.devices", "0"], 1, "cannot run"),
     ],
@@ -202,7 +243,7 @@ def test_eval_on_other_data(run, capsys):
     assert result["n"] == 500 and 0 <= result["numbers"]["accuracy"] <= 1
     assert main(["eval", str(run)]) == 0
     assert main(["eval", str(run), "--data", "translated:digits"]) == 1
-    assert "the model takes (1, 28, 28)" in capsys.readouterr().err
+    assert "The model takes images of 1x28x28" in capsys.readouterr().err
 
 
 def tour_of(capsys, *words):
@@ -224,9 +265,9 @@ def test_tour_names_files_lines_shapes_and_letters(capsys):
     ("model", "walk"),
     [
         ("capsnet", "stem primary classes logits scores decoder"),
-        ("inverted-resnet", "normalise backbone primary primary_norm layers.0 layers.1 layers.2 "
+        ("inverted-resnet", "normalize backbone primary primary_norm layers.0 layers.1 layers.2 "
                             "head logits"),
-        ("mcae", "normalise embed embed_norm backbone primary active layers.0 norms.0 layers.1 "
+        ("mcae", "normalize embed embed_norm backbone primary active layers.0 norms.0 layers.1 "
                  "norms.1 layers.2 norms.2 classes logits scores"),
     ],
 )  # fmt: skip
@@ -250,7 +291,7 @@ def test_data_show_draws_a_sheet(tmp_path, capsys):
 
 
 def test_a_wide_table_is_readable_in_a_terminal(capsys):
-    assert main(["table", "robustness", "table5"]) == 0
+    assert main(["paper", "table", "robustness", "table5"]) == 0
     shown = capsys.readouterr().out
     assert "ConvNet-CR-SF" in shown and "0.3192" in shown and "…" not in shown
 
@@ -266,22 +307,22 @@ def test_no_number_of_a_table_breaks_in_a_terminal_of_80(capsys, tmp_path):
         for seed, value in enumerate((0.81, 0.83))
     ]
     (tmp_path / "mcae.jsonl").write_text("\n".join(written))
-    assert main(["table", "mcae", "table1", "--results", str(tmp_path)]) == 0
+    assert main(["paper", "table", "mcae", "table1", "--results", str(tmp_path)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80
     assert sum(line.count("82.00") for line in lines) == 2 * len(columns)
     assert sum(line.count("1.41") for line in lines) == 2 * len(columns)
     assert any("pretraining)" in line for line in lines)
     (tmp_path / "mcae.jsonl").write_text("\n".join(x for x in written if '"seed": 0' in x))
-    assert main(["table", "mcae", "best", "--results", str(tmp_path)]) == 0
+    assert main(["paper", "table", "mcae", "best", "--results", str(tmp_path)]) == 0
     said = capsys.readouterr().out  # one run has no spread and is no best
     assert "81.00" in said and "(1)" in said and "±" not in said and "best 81" not in said
 
 
 @pytest.mark.parametrize("room", [30, 80, 200])
 def test_a_table_with_many_columns_comes_in_pieces_that_fit(room, capsys, monkeypatch, tmp_path):
-    monkeypatch.setattr("torchcaps.cli.laying.console", Console(width=room))
-    monkeypatch.setattr("torchcaps.cli.tables.console", Console(width=room))
+    monkeypatch.setattr("torchcaps.cli.table_format.console", Console(width=room))
+    monkeypatch.setattr("torchcaps.cli.paper.console", Console(width=room))
     columns = get_table("robustness", "turned").columns
     fields = {"table": "turned", "split": "test", "protocol": "modified", "recipe": "any"}
     written = [
@@ -290,7 +331,7 @@ def test_a_table_with_many_columns_comes_in_pieces_that_fit(room, capsys, monkey
         for c in columns.values() for seed in range(2)
     ]  # fmt: skip
     (tmp_path / "robustness.jsonl").write_text("\n".join(written))
-    assert main(["table", "robustness", "turned", "--results", str(tmp_path)]) == 0
+    assert main(["paper", "table", "robustness", "turned", "--results", str(tmp_path)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= room
     assert sum(line.count("82.00") for line in lines) == len(columns)
@@ -298,7 +339,7 @@ def test_a_table_with_many_columns_comes_in_pieces_that_fit(room, capsys, monkey
 
 
 def test_table_json(capsys):
-    assert main(["table", "robustness", "table1", "--json"]) == 0
+    assert main(["paper", "table", "robustness", "table1", "--json"]) == 0
     cells = json.loads(capsys.readouterr().out)
     keys = {
         "paper",
@@ -316,7 +357,7 @@ def test_table_json(capsys):
     assert all(set(c) == keys for c in cells)
     cell = next(c for c in cells if (c["row"], c["column"]) == ("ConvNet-Avg", "affNIST"))
     assert cell["paper_value"] == 94.11
-    assert main(["table", "robustness"]) == 0
+    assert main(["paper", "table", "robustness"]) == 0
     assert "ConvNet-Avg" in said(capsys)
 
 
@@ -336,8 +377,8 @@ def test_a_task_and_a_model_can_be_exchanged_whole(tmp_path, capsys):
     words = ["train", "demo/capsnet", *TINY, "--task", "reconstruct", "--out", str(tmp_path / "a")]
     assert main(words) == 0
     recipe = json.loads((tmp_path / "a/recipe.json").read_text())
-    assert recipe["task"] == {"kind": "reconstruct"} and recipe["version"] == 2
-    few = ["--epochs", "1", "--batch-size", "500", "--measures"]
+    assert recipe["task"] == {"kind": "reconstruct"} and recipe["version"] == 3
+    few = ["--epochs", "1", "--batch-size", "500", "--metrics"]
     words = [
         "train",
         "demo/capsnet",
@@ -352,12 +393,12 @@ def test_a_task_and_a_model_can_be_exchanged_whole(tmp_path, capsys):
 
 
 def test_markdown_is_made_of_cells(capsys):
-    words = ["table", "robustness", "table1", "--markdown", "--columns", "affNIST"]
+    words = ["paper", "table", "robustness", "table1", "--markdown", "--columns", "affNIST"]
     assert main([*words, "--rows", "GE-CapsNet", "SCAE"]) == 0  # others' systems: no runs of ours
     lines = capsys.readouterr().out.strip().splitlines()
     assert lines[0] == "| | affNIST | paper |" and len(lines) == 4
     assert lines[2].startswith("| GE-CapsNet |") and lines[3].endswith("| 92.21 |")
-    assert main(["table", "robustness", "table1", "--columns", "afNIST"]) == 2
+    assert main(["paper", "table", "robustness", "table1", "--columns", "afNIST"]) == 2
     assert "Did you mean 'affNIST'" in capsys.readouterr().err
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from torchcaps.cli.commands import COMMANDS
-from torchcaps.cli.docs import BLOCK, filled
-from torchcaps.experiments import recipes
+from scripts.fill_tables import BLOCK, filled
+from torchcaps.cli.commands import COMMANDS, GROUPS, HIDDEN
 from torchcaps.models import list_models
+from torchcaps.training.registry import recipes
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -33,11 +33,13 @@ def test_a_number_typed_by_hand_is_noticed(monkeypatch):
 @pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=lambda p: p.name)
 def test_commands_recipes_and_links_are_there(page):
     text = page.read_text()
-    for command in re.findall(r"(?m)^    torchcaps (\w+)", text):
-        assert command in COMMANDS, command
+    for command, word in re.findall(r"(?m)^    torchcaps (\w+)(?: (\w+))?", text):
+        assert command in {**COMMANDS, **HIDDEN}, command
+        if command in GROUPS and word:
+            assert word in GROUPS[command], f"{command} {word}"
     known = recipes()
     for recipe in re.findall(r"(?m)^    torchcaps train ([\w/-]+)", text):
-        assert recipe in known or recipe in (*list_models(), "RECIPE", "MODEL"), recipe
+        assert recipe in known or recipe in (*list_models(every=True), "RECIPE", "MODEL"), recipe
     for link in re.findall(r"\]\(([^)#]+)\)", text):
         assert link.startswith("http") or (page.parent / link).exists(), link
     for path in re.findall(r"`((?:torchcaps|benchmarks|examples)/[\w/]+\.py)`", text):

@@ -19,8 +19,8 @@ from torchcaps.data.augment import (
     ResizedCrop,
     Translate,
 )
-from torchcaps.errors import Misused, TorchcapsError
-from torchcaps.functional import draws
+from torchcaps.errors import TorchcapsError, UsageError
+from torchcaps.functional import counter_uniform
 
 
 def pictures(count=6, side=16, seed=0):
@@ -41,7 +41,7 @@ def array(picture):
 def test_crop_is_pad_then_cut(seed):
     images, pil = pictures()
     transform = Crop(4)
-    shift = transform.sample(draws(seed, torch.arange(6), 2), images)
+    shift = transform.sample(counter_uniform(seed, torch.arange(6), 2), images)
     assert shift.abs().max() <= 4
     ours = transform.apply(images, shift)
     for i, picture in enumerate(pil):
@@ -52,8 +52,8 @@ def test_crop_is_pad_then_cut(seed):
         torch.testing.assert_close(ours[i], array(expected), atol=1e-6, rtol=0)
 
 
-def test_every_translation_is_drawn():
-    shift = Translate(2).sample(draws(0, torch.arange(2000), 2), torch.empty(0))
+def test_every_translation_is_sampled():
+    shift = Translate(2).sample(counter_uniform(0, torch.arange(2000), 2), torch.empty(0))
     pairs, counts = shift.unique(dim=0, return_counts=True)
     assert len(pairs) == 25 and counts.min() > 40
 
@@ -66,7 +66,7 @@ def test_flip_against_pillow():
         how = Image.Transpose.FLIP_LEFT_RIGHT
         expected = picture.transpose(how) if mirrored[i] else picture
         torch.testing.assert_close(ours[i], array(expected), atol=1e-6, rtol=0)
-    share = Flip(0.25).sample(draws(0, torch.arange(4000), 1), images).float().mean()
+    share = Flip(0.25).sample(counter_uniform(0, torch.arange(4000), 1), images).float().mean()
     assert float(share) == pytest.approx(0.25, abs=0.03)
 
 
@@ -74,7 +74,7 @@ def test_flip_against_pillow():
 def test_affine_against_pillow(seed):
     images, pil = pictures(side=33)
     transform = Affine(degrees=45, shift=3, min_scale=0.8, max_scale=1.3, shear=0.2)
-    matrix = transform.sample(draws(seed, torch.arange(6), 5), images)
+    matrix = transform.sample(counter_uniform(seed, torch.arange(6), 5), images)
     ours = transform.apply(images, matrix)
     for i in range(6):
         compare_with_pillow(ours[i], pil[i], matrix[i])
@@ -101,7 +101,7 @@ def compare_with_pillow(ours, picture, matrix):
 def test_resized_crop_against_pillow(seed):
     images, pil = pictures(side=33)
     transform = ResizedCrop(0.3)
-    matrix = transform.sample(draws(seed, torch.arange(6), 4), images)
+    matrix = transform.sample(counter_uniform(seed, torch.arange(6), 4), images)
     ours = transform.apply(images, matrix)
     for i in range(6):
         compare_with_pillow(ours[i], pil[i], matrix[i])
@@ -118,7 +118,7 @@ def test_resized_crop_against_pillow(seed):
     [(0, ImageEnhance.Brightness), (1, ImageEnhance.Contrast), (2, ImageEnhance.Color)],
 )
 @pytest.mark.parametrize("factor", [0.5, 0.9, 1.4])
-def test_colour_jitter_against_pillow(column, enhance, factor):
+def test_color_jitter_against_pillow(column, enhance, factor):
     images, pil = pictures()
     parameters = torch.tensor([1.0, 1.0, 1.0, 0.0]).repeat(6, 1)
     parameters[:, column] = factor
@@ -145,7 +145,7 @@ def test_hue_against_colorsys(turn):
 def test_erase_against_a_loop(seed):
     images = torch.rand(8, 3, 12, 15) + 0.1
     transform = Erase(p=0.7, area=0.4)
-    box = transform.sample(draws(seed, torch.arange(8), 5), images)
+    box = transform.sample(counter_uniform(seed, torch.arange(8), 5), images)
     ours = transform.apply(images, box)
     for i in range(8):
         expected = images[i].clone()
@@ -166,7 +166,7 @@ def test_a_chain_is_the_same_for_an_image_in_any_batch():
     assert not torch.equal(whole.images, other.images)
 
 
-def test_drawing_targets_move_with_the_image():
+def test_targets_move_with_the_image():
     images = torch.rand(4, 1, 8, 8)
     batch = Batch(images, torch.zeros(4, 2).long(), torch.stack([images, images], 1))
     moved = Augment(("translate:3", "flip"))(batch, 0, torch.arange(4))
@@ -187,8 +187,8 @@ def test_bad_names_are_explained(name, words):
     "text",
     ["resized-crop:-1", "affine:nan", "flip:7", "crop:-4", "erase:p=2", "affine:min_scale=0"],
 )
-def test_numbers_that_make_no_image_are_refused(text):
-    with pytest.raises(Misused, match="does not lie between"):
+def test_options_out_of_range_raise(text):
+    with pytest.raises(UsageError, match="does not lie between"):
         Augment((text,))
 
 
@@ -196,6 +196,6 @@ def test_numbers_that_make_no_image_are_refused(text):
     "name",
     ["rotated:digits,degrees=nan", "affnist-like:digits,size=-5", "centred:digits,size=9999"],
 )
-def test_sets_of_numbers_that_make_no_image_are_refused(name):
-    with pytest.raises(Misused, match="does not lie between"):
+def test_data_set_options_out_of_range_raise(name):
+    with pytest.raises(UsageError, match="does not lie between"):
         load(name)

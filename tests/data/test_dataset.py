@@ -53,7 +53,7 @@ def test_fewer_held_out_images_are_a_partition_too():
     assert torch.equal(fewer.train.images[: len(data.train)], data.train.images)
 
 
-def test_what_cannot_be_held_out_is_said():
+def test_invalid_held_out_raises():
     data = load("digits")
     for count in (-1, len(data.val) + 1):
         with pytest.raises(TorchcapsError, match="held-out 0 keeps all"):
@@ -62,7 +62,7 @@ def test_what_cannot_be_held_out_is_said():
         hold_fewer(load("translated:digits"), 5)
 
 
-def test_few_labels_are_as_many_of_each_class_and_no_others():
+def test_few_labels_are_balanced_over_classes():
     data = load("digits")
     few = keep_per_class(data, 7)
     assert torch.bincount(few.train.labels).tolist() == [7] * 10
@@ -73,7 +73,7 @@ def test_few_labels_are_as_many_of_each_class_and_no_others():
     assert not torch.equal(few.train.images, keep_per_class(data, 7, seed=1).train.images)
 
 
-def test_more_labels_than_there_are_is_said():
+def test_too_many_labels_per_class_raise():
     for count in (-1, 401):
         with pytest.raises(TorchcapsError, match="400 training images of its smallest class"):
             keep_per_class(load("digits"), count)

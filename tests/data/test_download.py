@@ -8,8 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from torchcaps.data.download import fetch
-from torchcaps.data.source import Remote
+from torchcaps.data.source import Remote, fetch
 from torchcaps.errors import TorchcapsError
 
 CONTENT = bytes(range(256)) * 2000
@@ -24,7 +23,7 @@ class Handler(BaseHTTPRequestHandler):
         if body is None:
             return self.send_error(404)
         start = int(self.headers.get("Range", "bytes=0-")[6:].split("-")[0])
-        server.asked.append(start)
+        server.starts.append(start)
         self.send_response(206 if start else 200)
         self.send_header("Content-Length", str(len(body) - start))
         self.end_headers()
@@ -39,7 +38,7 @@ class Handler(BaseHTTPRequestHandler):
 @pytest.fixture
 def server():
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        server.files, server.asked, server.break_after = {"/file": CONTENT}, [], 0
+        server.files, server.starts, server.break_after = {"/file": CONTENT}, [], 0
         server.url = f"http://127.0.0.1:{server.server_port}"
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
@@ -56,7 +55,7 @@ def test_the_second_mirror_serves_when_the_first_fails(server, tmp_path):
     assert (tmp_path / "set/file").read_bytes() == CONTENT
 
 
-def test_a_broken_download_goes_on_where_it_stopped(server, tmp_path):
+def test_broken_download_resumes(server, tmp_path):
     server.break_after = 100_000
     with pytest.raises(TorchcapsError):
         fetch("set", tmp_path, (remote(f"{server.url}/file"),))
@@ -65,10 +64,10 @@ def test_a_broken_download_goes_on_where_it_stopped(server, tmp_path):
     had = part.stat().st_size
     fetch("set", tmp_path, (remote(f"{server.url}/file"),))
     assert (tmp_path / "set/file").read_bytes() == CONTENT
-    assert server.asked[-1] == had
+    assert server.starts[-1] == had
 
 
-def test_a_wrong_file_is_refused_and_named(server, tmp_path):
+def test_wrong_file_raises_with_its_name(server, tmp_path):
     server.files["/file"] = b"something else"
     with pytest.raises(TorchcapsError) as error:
         fetch("set", tmp_path, (remote(f"{server.url}/file"),))
@@ -76,7 +75,7 @@ def test_a_wrong_file_is_refused_and_named(server, tmp_path):
     assert not (tmp_path / "set/file").exists()
 
 
-def test_without_network_the_error_says_what_to_put_where(tmp_path):
+def test_without_network_the_error_lists_files(tmp_path):
     with pytest.raises(TorchcapsError) as error:
         fetch("set", tmp_path, (remote("http://127.0.0.1:9/file"),))
     text = str(error.value)
@@ -90,11 +89,11 @@ def test_archives_are_unpacked_in_one_step(server, tmp_path):
         info.size = 5
         t.addfile(info, io.BytesIO(b"hello"))
     server.files["/file"] = buffer.getvalue()
-    there = remote(f"{server.url}/file", content=buffer.getvalue(), unpack_to="folder")
-    fetch("set", tmp_path, (there,))
+    archive = remote(f"{server.url}/file", content=buffer.getvalue(), unpack_to="folder")
+    fetch("set", tmp_path, (archive,))
     assert (tmp_path / "folder/a.txt").read_text() == "hello"
-    fetch("set", tmp_path, (there,))
-    assert len(server.asked) == 1
+    fetch("set", tmp_path, (archive,))
+    assert len(server.starts) == 1
 
 
 def test_an_archive_cannot_write_outside_its_folder(server, tmp_path):
@@ -104,7 +103,7 @@ def test_an_archive_cannot_write_outside_its_folder(server, tmp_path):
         info.size = 1
         t.addfile(info, io.BytesIO(b"x"))
     server.files["/file"] = buffer.getvalue()
-    there = remote(f"{server.url}/file", content=buffer.getvalue(), unpack_to="a/b/folder")
+    archive = remote(f"{server.url}/file", content=buffer.getvalue(), unpack_to="a/b/folder")
     with pytest.raises(TorchcapsError, match="unpacked"):
-        fetch("set", tmp_path / "root", (there,))
+        fetch("set", tmp_path / "root", (archive,))
     assert not list(tmp_path.rglob("escaped"))

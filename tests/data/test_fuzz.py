@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.data import files
-from torchcaps.data import affnist, cifar, dsprites, mnist, pictures, smallnorb, svhn
+from torchcaps.data import images as pictures
+from torchcaps.data.sets import affnist, cifar, dsprites, mnist, smallnorb, svhn
 from torchcaps.errors import TorchcapsError
 
 

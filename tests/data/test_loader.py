@@ -46,7 +46,7 @@ def test_batches_made_together_are_those_made_alone(digits):
         assert torch.equal(alone.batch(step).images, together.batch(step).images), step
 
 
-def test_generated_sets_draw_afresh_each_epoch():
+def test_generated_sets_change_every_epoch():
     loader = Loader(data.load("translated:digits"), 4000, seed=0)
     first, second = loader.batch(0), loader.batch(1)
     assert first.images.shape == (4000, 1, 40, 40)

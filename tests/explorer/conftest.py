@@ -1,4 +1,4 @@
-"""An explorer that answers on this machine, and a browser that looks at it."""
+"""Fixtures: an explorer server and a browser."""
 
 import os
 import shutil

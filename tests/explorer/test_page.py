@@ -1,4 +1,4 @@
-"""The explorer's page in a browser: what one does, and what one sees."""
+"""The explorer's page in a browser: user actions and what the page shows."""
 
 import math
 from contextlib import contextmanager
@@ -13,26 +13,26 @@ DESKTOP, PHONE = {"width": 1280, "height": 900}, {"width": 400, "height": 800}
 
 @contextmanager
 def opened(browser, served, hash="", size=DESKTOP, scheme="light", **options):
-    """A page that asks nothing of others and says nothing to the console."""
+    """Open a page; check that it uses no other server and logs nothing to the console."""
     context = browser.new_context(
         viewport=size, color_scheme=scheme, reduced_motion="reduce", accept_downloads=True,
         **options,
     )  # fmt: skip
     page = context.new_page()
-    said, asked = [], []
-    page.on("console", lambda message: said.append(message.text))
-    page.on("pageerror", lambda error: said.append(str(error)))
-    page.on("request", lambda request: asked.append(request.url))
+    messages, urls = [], []
+    page.on("console", lambda message: messages.append(message.text))
+    page.on("pageerror", lambda error: messages.append(str(error)))
+    page.on("request", lambda request: urls.append(request.url))
     page.goto(f"http://{served}/{hash}")
     page.wait_for_selector("[data-ready]", timeout=20_000)
     yield page
-    assert not said, said
-    assert all(url.startswith((f"http://{served}/", "data:", "blob:")) for url in asked), asked
+    assert not messages, messages
+    assert all(url.startswith((f"http://{served}/", "data:", "blob:")) for url in urls), urls
     context.close()
 
 
 def wait_until(page, condition, what=""):
-    """Try until it holds; a page under a strict policy cannot be asked to wait itself."""
+    """Poll a condition; the content security policy forbids playwright's own wait."""
     for _ in range(100):
         if condition():
             return
@@ -41,7 +41,7 @@ def wait_until(page, condition, what=""):
 
 
 def claims(page, side="a"):
-    """What the bars say, by class."""
+    """Values of the bars by class."""
     bars = page.locator(f"[data-panel=classes].side-{side} .bar")
     pairs = bars.evaluate_all(
         "all => all.map(b => [...b.querySelectorAll('text')].map(t => t.textContent))"
@@ -55,7 +55,7 @@ def likeliest(page):
 
 
 def pixels_of(locator):
-    """The canvas as text: equal where nothing changed."""
+    """The canvas as text, to compare."""
     return locator.evaluate("canvas => canvas.toDataURL()")
 
 
@@ -68,11 +68,11 @@ def stroke(page, points):
     page.mouse.up()
 
 
-def test_a_drawn_digit_makes_its_bar_grow(browser, served):
+def test_a_drawn_digit_is_classified(browser, served):
     line = [(0.5, 0.2), (0.5, 0.4), (0.5, 0.6), (0.5, 0.8)]
     turns = [2 * math.pi * n / 24 for n in range(25)]
     ring = [(0.5 + 0.19 * math.cos(t), 0.5 + 0.27 * math.sin(t)) for t in turns]
-    with opened(browser, served, "#v=1&a=zoo:capsnet") as page:
+    with opened(browser, served, "#v=1&a=capsnet-small.digits") as page:
         page.click("#draw")
         stroke(page, line)
         wait_until(page, lambda: likeliest(page) == "1" and claims(page)["1"] > 0.6, "a line is 1")
@@ -85,53 +85,53 @@ def test_a_drawn_digit_makes_its_bar_grow(browser, served):
         wait_until(page, lambda: likeliest(page) == "0" and claims(page)["0"] > 0.6, "a ring is 0")
 
 
-def test_dragging_turns_the_image(browser, served):
-    with opened(browser, served, "#v=1&a=zoo:capsnet&b=zoo:convnet-avg") as page:
+def test_dragging_rotates_the_image(browser, served):
+    with opened(browser, served, "#v=1&a=capsnet-small.digits&b=convnet-avg-small.digits") as page:
         before = pixels_of(page.locator("#image"))
         stroke(page, [(0.9, 0.5), (0.8, 0.2), (0.5, 0.1)])
         turned = int(page.get_attribute("#image", "aria-valuenow"))
         assert 80 <= turned <= 100
         assert pixels_of(page.locator("#image")) != before
-        wait_until(page, lambda: f"Turned by {turned}°" in page.inner_text("#verdict"), "said")
+        wait_until(page, lambda: f"Rotated by {turned}°" in page.inner_text("#verdict"), "rotated")
         page.click("#reset")
         wait_until(page, lambda: pixels_of(page.locator("#image")) == before, "upright again")
 
 
-def test_the_page_turns_as_the_library_does(browser, served):
-    """What the model is asked is what `warp` makes of the digit."""
-    from torchcaps.analysis.robustness import transformed
+def test_the_page_rotates_as_the_library_does(browser, served):
+    """The page transforms the digit as `warp` does."""
+    from torchcaps.metrics.robustness import transformed
 
-    model, split = torchcaps.load("zoo:capsnet"), torchcaps.data.load("digits").test
+    model, split = torchcaps.load("capsnet-small.digits"), torchcaps.data.load("digits").test
     x = split.batch(slice(5, 6)).images
     with torch.no_grad():
-        wanted = model.encode(transformed(x, "rotation", 75.0)).scores[0]
-    with opened(browser, served, "#v=1&a=zoo:capsnet&i=5&rot=75") as page:
+        expected = model.encode(transformed(x, "rotation", 75.0)).scores[0]
+    with opened(browser, served, "#v=1&a=capsnet-small.digits&i=5&rot=75") as page:
         wait_until(page, lambda: len(claims(page)) == 10, "bars")
         found = claims(page)
-        for name, value in zip("0123456789", wanted.tolist(), strict=True):
+        for name, value in zip("0123456789", expected.tolist(), strict=True):
             assert abs(found[name] - value) <= 0.0051
 
 
-def test_two_models_disagree_and_the_sentence_says_so(browser, served):
-    """The first digit and angle at which the two models differ, as the library finds it."""
-    from torchcaps.analysis.robustness import transformed
+def test_the_page_states_that_two_models_disagree(browser, served):
+    """On the first digit for which the library finds different predictions."""
+    from torchcaps.metrics.robustness import transformed
 
-    models = [torchcaps.load(f"zoo:{n}") for n in ("capsnet", "convnet-avg")]
+    models = [torchcaps.load(f"{n}-small.digits") for n in ("capsnet", "convnet-avg")]
     images = torchcaps.data.load("digits").test.batch(slice(0, 32)).images
     with torch.no_grad():
-        said = [m.encode(transformed(images, "rotation", 70.0)).logits for m in models]
-    margins = [s.softmax(1).topk(2).values.diff(dim=1).abs()[:, 0] for s in said]
-    differ = (said[0].argmax(1) != said[1].argmax(1)) & (torch.stack(margins).amin(0) > 0.01)
+        logits = [m.encode(transformed(images, "rotation", 70.0)).logits for m in models]
+    margins = [s.softmax(1).topk(2).values.diff(dim=1).abs()[:, 0] for s in logits]
+    differ = (logits[0].argmax(1) != logits[1].argmax(1)) & (torch.stack(margins).amin(0) > 0.01)
     number = int(differ.nonzero()[0])
-    one, other = (int(s[number].argmax()) for s in said)
-    hash = f"#v=1&a=zoo:capsnet&b=zoo:convnet-avg&rot=70&i={number}"
+    one, other = (int(s[number].argmax()) for s in logits)
+    hash = f"#v=1&a=capsnet-small.digits&b=convnet-avg-small.digits&rot=70&i={number}"
     with opened(browser, served, hash) as page:
-        wanted = f"Turned by 70°, CapsNet says {one} and ConvNet-Avg says {other}"
-        wait_until(page, lambda: page.inner_text("#verdict").startswith(wanted), wanted)
+        expected = f"Rotated by 70°: CapsNet predicts {one} and ConvNet-Avg predicts {other}"
+        wait_until(page, lambda: page.inner_text("#verdict").startswith(expected), expected)
 
 
-def test_a_unit_that_is_moved_changes_pixels(browser, served):
-    with opened(browser, served, "#v=1&a=zoo:capsnet") as page:
+def test_a_changed_unit_changes_pixels(browser, served):
+    with opened(browser, served, "#v=1&a=capsnet-small.digits") as page:
         page.locator("[data-panel=capsule]").scroll_into_view_if_needed()
         drawn = page.locator("[data-panel=capsule] canvas").first
         wait_until(page, lambda: len(pixels_of(drawn)) > 200, "drawn")
@@ -139,12 +139,12 @@ def test_a_unit_that_is_moved_changes_pixels(browser, served):
         slider = page.locator("[data-panel=capsule] input[data-unit='3']")
         slider.evaluate("s => { s.value = s.max; s.dispatchEvent(new Event('input')); }")
         wait_until(page, lambda: pixels_of(drawn) != before, "moved")
-        page.click("text=all units back")
+        page.click("text=reset units")
         wait_until(page, lambda: pixels_of(drawn) == before, "back")
 
 
 def test_passes_are_stepped_through(browser, served):
-    with opened(browser, served, "#v=1&a=zoo:capsnet") as page:
+    with opened(browser, served, "#v=1&a=capsnet-small.digits") as page:
         panel = page.locator("[data-panel=parse]")
         wait_until(page, lambda: panel.locator("line").count() > 5, "edges")
         assert "pass 3 of 3" in panel.inner_text()
@@ -155,8 +155,8 @@ def test_passes_are_stepped_through(browser, served):
         panel.locator("circle[role=button]").first.focus()
 
 
-def test_weak_couplings_can_be_left_out(browser, served):
-    with opened(browser, served, "#v=1&a=zoo:capsnet") as page:
+def test_weak_couplings_can_be_hidden(browser, served):
+    with opened(browser, served, "#v=1&a=capsnet-small.digits") as page:
         lines = page.locator("[data-panel=parse] line")
         wait_until(page, lambda: lines.count() > 5, "edges")
         before = lines.count()
@@ -166,8 +166,8 @@ def test_weak_couplings_can_be_left_out(browser, served):
         wait_until(page, lambda: "thr=0.9" in page.url, "kept in the address")
 
 
-def test_a_cell_of_the_passes_shows_that_pass(browser, served):
-    with opened(browser, served, "#v=1&a=zoo:inverted") as page:
+def test_a_click_on_a_map_shows_its_pass(browser, served):
+    with opened(browser, served, "#v=1&a=inverted-small.digits") as page:
         panel = page.locator("[data-panel=passes]")
         panel.scroll_into_view_if_needed()
         cells = panel.locator(".cell")
@@ -177,40 +177,40 @@ def test_a_cell_of_the_passes_shows_that_pass(browser, served):
         wait_until(page, lambda: panel.locator("svg").count() == 2, "scores and changes")
 
 
-def test_masks_can_be_taken_off_and_capsules_left_out(browser, served):
-    """The drawing is that of the library's decoder on the capsules that are left."""
-    model = torchcaps.load("zoo:sparse")
+def test_masks_and_capsules_can_be_switched_off(browser, served):
+    """The reconstruction is that of the library's decoder on the remaining capsules."""
+    model = torchcaps.load("sparse-small.digits")
     image = torchcaps.data.load("digits").test.batch(slice(0, 1)).images
     with torch.no_grad():
         output = model.encode(image)
         first = int(output.rankings[-1].rank[0].argmin())
         poses = output.capsules.clone()
         poses[:, first] = 0
-        wanted = model.decode(poses)[0, 0]
-    with opened(browser, served, "#v=1&a=zoo:sparse") as page:
+        expected = model.decode(poses)[0, 0]
+    with opened(browser, served, "#v=1&a=sparse-small.digits") as page:
         panel = page.locator("[data-panel=ranks]")
         panel.scroll_into_view_if_needed()
         wait_until(page, lambda: panel.locator(".bar").count() == 8, "bars")
         panel.locator("input[type=checkbox]").uncheck()
-        wait_until(page, lambda: "16 of 16 draw" in panel.inner_text(), "all draw")
+        wait_until(page, lambda: "16 of 16 capsules" in panel.inner_text(), "all draw")
         panel.locator(".bar").first.click()
-        wait_until(page, lambda: "15 of 16 draw" in panel.inner_text(), "one is out")
+        wait_until(page, lambda: "15 of 16 capsules" in panel.inner_text(), "one is out")
         canvas = panel.locator(".pictures").first.locator("canvas").nth(2)
-        colours = canvas.evaluate("c => [...c.getContext('2d').getImageData(0, 0, 28, 28).data]")
-        found = torch.tensor(colours).view(28, 28, 4)[..., 0] / 255
-        assert (found - wanted).abs().max() < 0.01
-        panel.locator("summary", has_text="how often").click()
+        colors = canvas.evaluate("c => [...c.getContext('2d').getImageData(0, 0, 28, 28).data]")
+        found = torch.tensor(colors).view(28, 28, 4)[..., 0] / 255
+        assert (found - expected).abs().max() < 0.01
+        panel.locator("summary", has_text="rank frequencies").click()
         assert panel.locator("details rect").count() == 256
 
 
-def test_a_part_that_is_pointed_at_is_outlined_and_steps_are_scrubbed(browser, served):
-    with opened(browser, served, "#v=1&a=zoo:generative") as page:
+def test_parts_are_outlined_and_steps_can_be_scrubbed(browser, served):
+    with opened(browser, served, "#v=1&a=generative-one-small.digits") as page:
         plain = pixels_of(page.locator("#image"))
         panel = page.locator("[data-panel=parts]")
         wait_until(page, lambda: panel.locator("[data-part]").count() > 3, "parts")
         panel.locator("[data-part]").nth(2).focus()
         wait_until(page, lambda: pixels_of(page.locator("#image")) != plain, "outlined")
-        assert "Whose part 2 may be" in panel.inner_text()
+        assert "Objects of part 2" in panel.inner_text()
         steps = page.locator("[data-panel=steps]")
         steps.locator("summary").click()
         steps.scroll_into_view_if_needed()
@@ -222,8 +222,8 @@ def test_a_part_that_is_pointed_at_is_outlined_and_steps_are_scrubbed(browser, s
         assert pixels_of(steps.locator("canvas").nth(1)) != after
 
 
-def test_a_finger_turns_the_image(browser, served):
-    with opened(browser, served, "#v=1&a=zoo:capsnet", PHONE, has_touch=True) as page:
+def test_touch_rotates_the_image(browser, served):
+    with opened(browser, served, "#v=1&a=capsnet-small.digits", PHONE, has_touch=True) as page:
         box = page.locator("#image").bounding_box()
         finger = page.context.new_cdp_session(page)
         x, y = box["x"] + 0.9 * box["width"], box["y"] + 0.5 * box["height"]
@@ -233,9 +233,8 @@ def test_a_finger_turns_the_image(browser, served):
         wait_until(page, lambda: int(page.get_attribute("#image", "aria-valuenow")) > 20, "turned")
 
 
-@pytest.mark.skipif("mcae" not in torchcaps.list_models(pretrained=True), reason="no such weights")
 def test_patches_can_be_hidden(browser, served):
-    with opened(browser, served, "#v=1&a=zoo:mcae") as page:
+    with opened(browser, served, "#v=1&a=mcae-pretrain-small.digits") as page:
         panel = page.locator("[data-panel=hide]")
         before = pixels_of(panel.locator("figure canvas"))
         panel.locator("[data-patch='24']").click()
@@ -248,7 +247,7 @@ def test_patches_can_be_hidden(browser, served):
 
 
 def test_an_accuracy_curve_grows_and_can_be_cancelled(browser, served):
-    with opened(browser, served, "#v=1&a=zoo:convnet-avg") as page:
+    with opened(browser, served, "#v=1&a=convnet-avg-small.digits") as page:
         page.select_option("[data-panel=curve] select", "scale")
         page.click("#compute")
         wait_until(page, lambda: page.inner_text("#progress") == "done", "done")
@@ -260,8 +259,8 @@ def test_an_accuracy_curve_grows_and_can_be_cancelled(browser, served):
         assert page.inner_text("#progress") == "cancelled"
 
 
-def test_the_keyboard_is_enough(browser, served):
-    with opened(browser, served, "#v=1&a=zoo:capsnet&b=zoo:convnet-avg") as page:
+def test_everything_works_by_keyboard(browser, served):
+    with opened(browser, served, "#v=1&a=capsnet-small.digits&b=convnet-avg-small.digits") as page:
         page.focus("#image")
         page.keyboard.press("ArrowLeft")
         wait_until(page, lambda: page.get_attribute("#image", "aria-valuenow") == "5", "turned")
@@ -287,8 +286,8 @@ def test_the_keyboard_is_enough(browser, served):
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("size", [DESKTOP, PHONE, {"width": 340, "height": 700}])
-def test_nothing_runs_over_the_edge_and_text_can_be_read(size, scheme, browser, served):
-    hash = "#v=1&a=zoo:capsnet&b=zoo:inverted"
+def test_layout_fits_and_text_has_contrast(size, scheme, browser, served):
+    hash = "#v=1&a=capsnet-small.digits&b=inverted-small.digits"
     with opened(browser, served, hash, size, scheme) as page:
         wait_until(page, lambda: page.locator("[data-panel=parse] line").count() > 5, "drawn")
         assert page.evaluate("document.documentElement.scrollWidth") <= size["width"]
@@ -320,54 +319,54 @@ CONTRAST = """() => {
 }"""
 
 
-def test_the_address_holds_the_state_and_nothing_else(browser, served):
-    hash = "#v=1&a=zoo:nobody&rot=9999&sc=x&i=-4&d=1,x,2&hide=<script>&pic=!!"
+def test_the_url_holds_only_valid_state(browser, served):
+    hash = "#v=1&a=capsnet-small.nobody&rot=9999&sc=x&i=-4&d=1,x,2&hide=<script>&pic=!!"
     with opened(browser, served, hash) as page:
         assert page.get_attribute("#image", "aria-valuenow") == "180"
-        page.select_option("#run-b", "zoo:convnet-avg")
-        wait_until(page, lambda: "b=zoo:convnet-avg" in page.url, "kept")
+        page.select_option("#run-b", "convnet-avg-small.digits")
+        wait_until(page, lambda: "b=convnet-avg-small.digits" in page.url, "kept")
         assert "script" not in page.url
 
 
-def test_a_file_is_opened_and_one_that_is_none_is_told(browser, served, tmp_path):
+def test_image_files_open_and_others_are_rejected(browser, served, tmp_path):
     from PIL import Image
 
     Image.new("L", (50, 50), 255).save(tmp_path / "white.png")
     (tmp_path / "text.png").write_text("no image")
-    with opened(browser, served, "#v=1&a=zoo:capsnet") as page:
+    with opened(browser, served, "#v=1&a=capsnet-small.digits") as page:
         page.set_input_files("#file", tmp_path / "white.png")
         wait_until(page, lambda: "white.png" in page.inner_text("#which"), "opened")
     context = browser.new_context(reduced_motion="reduce")
     page = context.new_page()  # a refused picture is an error of the network to a console
-    page.goto(f"http://{served}/#v=1&a=zoo:capsnet")
+    page.goto(f"http://{served}/#v=1&a=capsnet-small.digits")
     page.wait_for_selector("[data-ready]")
     page.set_input_files("#file", tmp_path / "text.png")
-    wait_until(page, lambda: "not an image" in page.inner_text("#banner"), "told")
+    wait_until(page, lambda: "not an image" in page.inner_text("#banner"), "rejected")
     context.close()
 
 
-def test_a_panel_is_saved_with_where_it_comes_from(browser, served, tmp_path):
-    with opened(browser, served, "#v=1&a=zoo:capsnet&rot=30") as page:
+def test_saved_panels_hold_their_provenance(browser, served, tmp_path):
+    with opened(browser, served, "#v=1&a=capsnet-small.digits&rot=30") as page:
         saved = []
         page.on("download", lambda download: saved.append(download))
         page.click("[data-panel=classes] .save")
         wait_until(page, lambda: len(saved) == 2, "SVG and PNG")
         for one in saved:
             one.save_as(tmp_path / one.suggested_filename)
-        svg = (tmp_path / "zoo-capsnet-classes.svg").read_text()
-        assert "zoo:capsnet" in svg and "rot=30" in svg and "var(" not in svg
-        assert b"tEXttorchcaps" in (tmp_path / "zoo-capsnet-classes.png").read_bytes()
+        svg = (tmp_path / "capsnet-small.digits-classes.svg").read_text()
+        assert "capsnet-small.digits" in svg and "rot=30" in svg and "var(" not in svg
+        assert b"tEXttorchcaps" in (tmp_path / "capsnet-small.digits-classes.png").read_bytes()
 
 
-def test_the_server_goes_and_the_page_says_so(browser, served):
+def test_the_page_reports_a_lost_server(browser, served):
     context = browser.new_context(reduced_motion="reduce")
     page = context.new_page()
-    page.goto(f"http://{served}/#v=1&a=zoo:capsnet")
+    page.goto(f"http://{served}/#v=1&a=capsnet-small.digits")
     page.wait_for_selector("[data-ready]")
     context.set_offline(True)
     page.focus("#image")
     page.keyboard.press("ArrowLeft")
-    wait_until(page, lambda: "does not answer" in page.inner_text("#banner"), "said")
+    wait_until(page, lambda: "does not answer" in page.inner_text("#banner"), "reported")
     context.set_offline(False)
     wait_until(page, lambda: page.is_hidden("#banner"), "it is back")
     context.close()

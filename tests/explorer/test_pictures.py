@@ -1,4 +1,4 @@
-"""The README's pictures of the explorer: what the page shows of one digit, upright and turning.
+"""The README's images of the explorer: one digit, upright and rotating.
 
 `TORCHCAPS_PICTURES=docs/images python -m pytest tests/explorer/test_pictures.py` writes them.
 """
@@ -12,16 +12,16 @@ from PIL import Image
 from tests.explorer.test_page import opened, wait_until
 
 OUT = os.environ.get("TORCHCAPS_PICTURES", "")
-HASH = "#v=1&a=zoo:capsnet&b=zoo:convnet-avg&i=157"
+HASH = "#v=1&a=capsnet-small.digits&b=convnet-avg-small.digits&i=157"
 SIZE = {"width": 1180, "height": 760}
 
 
 def shot(page, turn):
-    """The page once both models have answered at this angle."""
+    """Screenshot after both models have answered at this angle."""
     slider = page.locator("#s-rot")
     slider.evaluate(f"s => {{ s.value = {turn}; s.dispatchEvent(new Event('input')); }}")
-    wanted = f"Turned by {turn}°" if turn else ""
-    wait_until(page, lambda: page.inner_text("#verdict").startswith(wanted), f"at {turn}")
+    expected = f"Rotated by {turn}°" if turn else ""
+    wait_until(page, lambda: page.inner_text("#verdict").startswith(expected), f"at {turn}")
     page.wait_for_timeout(500 if OUT else 50)  # panels that wait for a rest
     return Image.open(io.BytesIO(page.screenshot())).convert("RGB")
 

@@ -1,4 +1,4 @@
-"""One page that needs nothing else, for one run, several, unlike ones, unfinished ones."""
+"""Self-contained reports of one run, several runs, different runs and unfinished runs."""
 
 import re
 from dataclasses import replace
@@ -12,55 +12,55 @@ from tests.conftest import TINY_CAPSNET
 from torchcaps.cli import main
 from torchcaps.explorer.report import in_words, without_folders, write_report
 from torchcaps.models.registry import model_config
-from torchcaps.train.loop import start
-from torchcaps.train.recipe import DataSpec
-from torchcaps.train.run import Run
-from torchcaps.train.setup import set_up
-from torchcaps.train.tasks import Classify
-from torchcaps.train.training import Training
+from torchcaps.training.loop import start
+from torchcaps.training.recipe import DataSpec
+from torchcaps.training.run import Run
+from torchcaps.training.setup import set_up
+from torchcaps.training.state import Training
+from torchcaps.training.tasks import Classify
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("report") / "run"
     words = ["--epochs", "1", "--batch-size", "500", "--model.channels", "4"]
-    words += ["--model.num-types", "2", "--model.hidden", "8", "--measures"]
+    words += ["--model.num-types", "2", "--model.hidden", "8", "--metrics"]
     assert main(["train", "demo/capsnet", *words, "--out", str(folder)]) == 0
     return folder
 
 
 @pytest.fixture(scope="module")
 def written(run, tmp_path_factory):
-    """Its page, for those who only look at it."""
+    """Its report, for tests that only read it."""
     return write_report([run], tmp_path_factory.mktemp("page") / "report.html")
 
 
-def test_a_page_holds_every_view_and_needs_nothing_else(run, tmp_path):
+def test_the_report_is_self_contained_and_complete(run, tmp_path):
     out = tmp_path / "report.html"
     assert main(["report", str(run), "--out", str(out)]) == 0
     text = out.read_text()
     assert not re.search(r'(src|href)="(?!data:|#)', text) and "http" not in re.sub(
         r'xmlns(:\w+)?="[^"]+"|"http[^"]+"', "", text
     )
-    titles = ["Training", "Each class", "Worst mistakes", "Accuracy against rotation"]
-    titles += ["Reconstructions", "What units draw", "Where classes look", "Results"]
-    for title in (*titles, "Where the numbers come from"):
+    titles = ["Training", "Accuracy by class", "Worst mistakes", "Accuracy under rotation"]
+    titles += ["Reliability", "Reconstructions", "Latent traversal", "Routing maps", "Results"]
+    for title in (*titles, "Provenance"):
         assert f"<h2>{title}" in text
     contents = re.findall(r'<a href="#([\w-]+)"', text)
-    assert len(contents) == 13 and set(contents) == set(re.findall(r'<section id="([\w-]+)"', text))
-    assert re.search(r"CapsNet is right on [\d.]+ % of 500 test images of digits", text)
+    assert len(contents) == 14 and set(contents) == set(re.findall(r'<section id="([\w-]+)"', text))
+    assert re.search(r"CapsNet classifies [\d.]+ % of 500 test images of digits correctly", text)
     assert "currentColor" in text and "<svg" in text
     names = {p.stem for p in (run / "figures").glob("*.png")}
     assert {"training-loss", "training-parts", "classes", "mistakes", "units", "where"} <= names
 
 
 @pytest.mark.parametrize("width", [1200, 400])
-def test_the_page_draws_every_figure_and_says_nothing_to_the_console(width, written, browser):
+def test_the_report_draws_every_figure_without_console_messages(width, written, browser):
     context = browser.new_context(viewport={"width": width, "height": 800}, accept_downloads=True)
-    page, said, asked, saved = context.new_page(), [], [], []
-    page.on("console", lambda message: said.append(message.text))
-    page.on("pageerror", lambda error: said.append(str(error)))
-    page.on("request", lambda request: asked.append(request.url))
+    page, messages, urls, saved = context.new_page(), [], [], []
+    page.on("console", lambda message: messages.append(message.text))
+    page.on("pageerror", lambda error: messages.append(str(error)))
+    page.on("request", lambda request: urls.append(request.url))
     page.on("download", lambda download: saved.append(download))
     page.goto(f"file://{written}")
     page.wait_for_selector("[data-drawn]")
@@ -72,34 +72,31 @@ def test_the_page_draws_every_figure_and_says_nothing_to_the_console(width, writ
     assert len(saved) == 2  # SVG and PNG
     page.locator("#classes summary").first.click()
     assert page.locator("#classes td").count() >= 10
-    assert not said and all(url.startswith(("file:", "data:", "blob:")) for url in asked)
+    assert not messages and all(url.startswith(("file:", "data:", "blob:")) for url in urls)
     context.close()
 
 
-def test_a_view_of_ones_own_that_only_draws_is_shown_too(run, tmp_path, monkeypatch):
-    from torchcaps.analysis import views
-    from torchcaps.analysis.figure import line_plot
+def test_custom_matplotlib_plots_are_shown(run, tmp_path, monkeypatch):
+    from torchcaps.analysis import plots
+    from torchcaps.analysis.matplotlib_figures import line_plot
 
-    class Own(views.View):
-        name, title, words, place = "own", "One's own", "A line.", 5
-
-        def applies(self, model, data):
-            return ""
+    class Own(plots.Plot):
+        name, title, description, order = "own", "One's own", "A line.", 5
 
         def compute(self, model, data):
             return {"y": np.array([1.0, 2.0])}
 
-        def draw(self, found):
-            return line_plot({"a": ([0, 1], next(iter(found.values()))["y"])}, "x", "own label")
+        def figure(self, arrays):
+            return line_plot({"a": ([0, 1], next(iter(arrays.values()))["y"])}, "x", "own label")
 
-    monkeypatch.setitem(views._VIEWS, "own", Own())
+    monkeypatch.setitem(plots.PLOTS, "own", Own())
     text = write_report([run], tmp_path / "x.html").read_text()
     section = text[text.index('<section id="own"') :]
     section = section[: section.index("</section>")]
     assert "own label" in section and "<svg" in section and "data-drawing" not in section
 
 
-def test_without_scripts_matplotlib_has_drawn_it(written, browser):
+def test_figures_without_javascript(written, browser):
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
     page.goto(f"file://{written}")
@@ -107,14 +104,14 @@ def test_without_scripts_matplotlib_has_drawn_it(written, browser):
     context.close()
 
 
-def test_ids_of_figures_do_not_clash(written):
+def test_ids_are_unique(written):
     text = written.read_text()
     ids = re.findall(r' id="([^"]+)"', text)
     assert len(ids) == len(set(ids)) > 10
 
 
-def test_unlike_runs_stand_side_by_side(run, tiny_recipe, tmp_path):
-    """Another data set, image size, task and model: each is looked at on its own images."""
+def test_reports_of_different_runs(run, tiny_recipe, tmp_path):
+    """Runs with different data, image size, task and model in one report."""
     for number in range(80):
         folder = tmp_path / "secret/photos" / f"class {number % 4}"
         folder.mkdir(parents=True, exist_ok=True)
@@ -123,21 +120,21 @@ def test_unlike_runs_stand_side_by_side(run, tiny_recipe, tmp_path):
     other = start(
         replace(
             tiny_recipe, epochs=2, batch_size=20, row="photos",
-            data=DataSpec(f"folder:{tmp_path}/secret/photos,size=20"),
+            data=DataSpec(name=f"folder:{tmp_path}/secret/photos,size=20"),
             model=model_config("convnet-avg-small", channels=(4, 4), kernel_size=5),
-            task=Classify("cross_entropy"),
+            task=Classify(loss="cross_entropy"),
         ),
         tmp_path / "other",
     )  # fmt: skip
     text = write_report([run, other.folder], tmp_path / "both.html").read_text()
-    assert "What the runs do differently" in text and "accuracy, photos" in text
-    assert "Not of photos: It has no decoder" in text
+    assert "Differences between the runs" in text and "accuracy, photos" in text
+    assert "Not shown for photos: It needs a decoder that draws from capsules." in text
     assert str(tmp_path) not in text and "secret" not in text
 
 
-def test_a_run_that_is_on_its_way_has_a_page_too(tiny_recipe, tmp_path):
-    resolved, parts = set_up(replace(tiny_recipe, row="on its way"))
-    training = Training(resolved, parts, Run.create(resolved, tmp_path / "run"))
+def test_reports_of_unfinished_runs(tiny_recipe, tmp_path):
+    resolved, context = set_up(replace(tiny_recipe, row="on its way"))
+    training = Training(resolved, context, Run.create(resolved, tmp_path / "run"))
     training.step()
     training.save()
     text = write_report([tmp_path / "run"]).read_text()
@@ -149,7 +146,7 @@ def test_a_run_that_is_on_its_way_has_a_page_too(tiny_recipe, tmp_path):
     assert "<td>56.78 %</td><td>43.21 %</td>" in text, "what is watched now and then is not shown"
 
 
-def test_class_names_are_text_and_nothing_else(tiny_recipe, tmp_path):
+def test_class_names_are_escaped(tiny_recipe, tmp_path):
     for number in range(80):
         folder = tmp_path / "photos" / ("<script>alert(1)<" if number % 2 else "猫 & 犬")
         folder.mkdir(parents=True, exist_ok=True)
@@ -157,7 +154,7 @@ def test_class_names_are_text_and_nothing_else(tiny_recipe, tmp_path):
         Image.fromarray(pixels).save(folder / f"{number}.png")
     recipe = replace(
         tiny_recipe, epochs=1, batch_size=20, row="<b>bold</b>",
-        data=DataSpec(f"folder:{tmp_path}/photos,size=28,mode=L"),
+        data=DataSpec(name=f"folder:{tmp_path}/photos,size=28,mode=L"),
         model=model_config("capsnet", **TINY_CAPSNET),
     )  # fmt: skip
     text = write_report([start(recipe, tmp_path / "run").folder]).read_text()
@@ -174,16 +171,18 @@ def test_class_names_are_text_and_nothing_else(tiny_recipe, tmp_path):
         ("affnist-like:mnist,copies=4,shift=8", "affnist-like of mnist (shift 8)"),
     ],
 )
-def test_data_sets_have_names_for_people(spec, words):
+def test_data_set_names_are_readable(spec, words):
     assert in_words(spec) == words
 
 
-def test_commands_show_nobodys_folders():
-    said = without_folders("torchcaps train a/b --data folder:/home/me/photos,size=64 --out ~/x/y")
-    assert said == "torchcaps train a/b --data folder:…/photos,size=64 --out …/y"
+def test_commands_hide_folders():
+    command = without_folders(
+        "torchcaps train a/b --data folder:/home/me/photos,size=64 --out ~/x/y"
+    )
+    assert command == "torchcaps train a/b --data folder:…/photos,size=64 --out …/y"
 
 
-def test_seeds_of_one_recipe_are_a_row(tiny_recipe, tmp_path):
+def test_seeds_of_one_recipe_share_a_row(tiny_recipe, tmp_path):
     runs = [
         start(replace(tiny_recipe, seed=s, epochs=1), tmp_path / str(s)).folder for s in range(2)
     ]

@@ -1,4 +1,4 @@
-"""The explorer's answers: right, bounded, and for pages of this machine alone."""
+"""The explorer's server: correct answers, limits, and access from this machine only."""
 
 import io
 import json
@@ -18,55 +18,55 @@ from safetensors.torch import load, save
 import torchcaps
 from torchcaps.explorer.files import static_files
 from torchcaps.explorer.questions import QUESTIONS, about
-from torchcaps.models.zoo import zoo_names
+from torchcaps.models.hub import pretrained_names
 
 OWN = {"X-Torchcaps": "1"}
 
 
 @pytest.fixture(scope="module")
 def client(served):
-    with httpx.Client(base_url=f"http://{served}", headers=OWN, timeout=60) as made:
-        yield made
+    with httpx.Client(base_url=f"http://{served}", headers=OWN, timeout=60) as client:
+        yield client
 
 
 def image(seed=0):
     return torch.rand(1, 28, 28, generator=torch.Generator().manual_seed(seed))
 
 
-def ask(client, question, tensors, run="zoo:capsnet"):
+def ask(client, question, tensors, run="capsnet-small.digits"):
     return client.post(f"/api/runs/{run}/{question}", content=save(tensors))
 
 
-def test_runs_say_what_can_be_asked(client):
+def test_runs_list_their_questions(client):
     runs = client.get("/api/runs").json()
-    assert {r["id"] for r in runs} == {f"zoo:{name}" for name in zoo_names()}
-    found = client.get("/api/runs/zoo:capsnet").json()
+    assert {r["id"] for r in runs} == set(pretrained_names())
+    found = client.get("/api/runs/capsnet-small.digits").json()
     assert found["image"] == [1, 28, 28] and found["classes"] == list("0123456789")
     assert found["record"]["commit"] and found["record"]["command"] == "torchcaps train zoo/capsnet"
     assert {"encode", "decode", "trace"} <= set(found["questions"])
     assert found["passes"] == [3]
 
 
-@pytest.mark.parametrize("name", zoo_names())
-def test_answers_are_those_of_the_library(name, client):
-    model = torchcaps.load(f"zoo:{name}").requires_grad_(False)
+@pytest.mark.parametrize("name", pretrained_names())
+def test_answers_match_the_library(name, client):
+    model = torchcaps.load(name).requires_grad_(False)
     known = about(model)
     for question in set(known["questions"]) - {"steps"}:
         torch.manual_seed(1)
-        shapes = QUESTIONS[question].takes(model)
+        shapes = QUESTIONS[question].input_shapes(model)
         tensors = {n: torch.rand([3 if k is None else k for k in s]) for n, s in shapes.items()}
-        answer = ask(client, question, tensors, f"zoo:{name}")
+        answer = ask(client, question, tensors, name)
         assert answer.status_code == 200, answer.text
         with torch.no_grad():
-            wanted = QUESTIONS[question].answer(model, tensors)
+            expected = QUESTIONS[question].answer(model, tensors)
         found = load(answer.content)
-        assert set(found) == set(wanted)
-        for key, tensor in wanted.items():
+        assert set(found) == set(expected)
+        for key, tensor in expected.items():
             assert torch.allclose(found[key].float(), tensor.float(), atol=1e-5), (question, key)
 
 
-def test_edges_are_shares_that_the_forward_has(client):
-    model, x = torchcaps.load("zoo:capsnet"), image()
+def test_edges_match_the_coupling(client):
+    model, x = torchcaps.load("capsnet-small.digits"), image()
     found = load(ask(client, "trace", {"image": x}).content)
     with torch.no_grad():
         output = model.encode(x[None], coupling=True)
@@ -78,12 +78,14 @@ def test_edges_are_shares_that_the_forward_has(client):
 
 
 def test_images_are_those_of_the_test_split(client):
-    found = load(client.get("/api/runs/zoo:capsnet/images?start=30&n=5").content)
+    found = load(client.get("/api/runs/capsnet-small.digits/images?start=30&n=5").content)
     split = torchcaps.data.load("digits").test
     assert torch.equal(found["images"], split.images[30:35].reshape(found["images"].shape))
     assert found["labels"].tolist() == split.labels[30:35].tolist()
     assert int(found["count"]) == len(split)
-    assert not len(load(client.get("/api/runs/zoo:capsnet/images?start=9999").content)["labels"])
+    assert not len(
+        load(client.get("/api/runs/capsnet-small.digits/images?start=9999").content)["labels"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -97,17 +99,19 @@ def test_images_are_those_of_the_test_split(client):
         ({"Sec-Fetch-Site": "same-site"}, 403),
     ],
 )
-def test_other_sites_are_turned_away(headers, status, client):
+def test_other_sites_are_rejected(headers, status, client):
     answer = client.get("/api/runs", headers=headers)
     assert answer.status_code == status and set(answer.json()) == {"error", "code"}
 
 
-def test_a_form_of_another_site_can_ask_nothing(served):
-    answer = httpx.post(f"http://{served}/api/jobs?run=zoo:capsnet&transformation=rotation")
+def test_forms_of_other_sites_are_rejected(served):
+    answer = httpx.post(
+        f"http://{served}/api/jobs?run=capsnet-small.digits&transformation=rotation"
+    )
     assert answer.status_code == 403
 
 
-def test_every_answer_forbids_the_rest(client):
+def test_every_answer_has_security_headers(client):
     for path in ("/", "/api/runs", "/nowhere", "/main.js"):
         headers = client.get(path).headers
         policy = headers["content-security-policy"]
@@ -134,10 +138,10 @@ def png(width, height):
     return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
 
 
-def test_a_picture_becomes_what_the_model_takes(client):
+def test_uploaded_images_are_scaled(client):
     buffer = io.BytesIO()
     Image.fromarray(np.full((40, 60, 3), 200, np.uint8)).save(buffer, "JPEG")
-    answer = client.post("/api/runs/zoo:capsnet/image", content=buffer.getvalue())
+    answer = client.post("/api/runs/capsnet-small.digits/image", content=buffer.getvalue())
     found = load(answer.content)["image"]
     assert found.shape == (1, 28, 28) and abs(float(found.mean()) - 200 / 255) < 0.02
 
@@ -145,20 +149,20 @@ def test_a_picture_becomes_what_the_model_takes(client):
 @pytest.mark.parametrize(
     "content", [b"", b"text", png(20_000, 20_000), png(5_000, 5_000), png(9_000, 1), b"%!PS-Adobe"]
 )
-def test_pictures_that_are_bombs(content, client):
-    answer = client.post("/api/runs/zoo:capsnet/image", content=content)
+def test_malicious_images_are_rejected(content, client):
+    answer = client.post("/api/runs/capsnet-small.digits/image", content=content)
     assert answer.status_code == 422 and "not an image" in answer.json()["error"]
 
 
 def test_bodies_are_bounded(client):
     large = bytes(5 * 2**20)
-    assert client.post("/api/runs/zoo:capsnet/encode", content=large).status_code == 413
+    assert client.post("/api/runs/capsnet-small.digits/encode", content=large).status_code == 413
 
     def parts():
         for _ in range(80):
             yield bytes(2**16)
 
-    assert client.post("/api/runs/zoo:capsnet/encode", content=parts()).status_code == 413
+    assert client.post("/api/runs/capsnet-small.digits/encode", content=parts()).status_code == 413
 
 
 WRONG = {
@@ -177,25 +181,25 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_bodies_that_are_almost_right(name, client):
-    answer = client.post("/api/runs/zoo:capsnet/encode", content=WRONG[name])
+def test_wrong_tensors_are_rejected(name, client):
+    answer = client.post("/api/runs/capsnet-small.digits/encode", content=WRONG[name])
     assert answer.status_code == 422 and answer.json()["code"] == "wrong", answer.text
 
 
-def test_what_a_model_lacks_is_said(client):
-    answer = ask(client, "decode", {"image": image()}, "zoo:convnet-avg")
-    assert answer.status_code == 422 and "draws nothing" in answer.json()["error"]
-    assert ask(client, "encode", {"image": image()}, "zoo:nobody").status_code == 404
+def test_unsupported_questions_are_rejected(client):
+    answer = ask(client, "decode", {"image": image()}, "convnet-avg-small.digits")
+    assert answer.status_code == 422 and "no decoder" in answer.json()["error"]
+    assert ask(client, "encode", {"image": image()}, "capsnet-small.nobody").status_code == 404
     assert ask(client, "nonsense", {"image": image()}).status_code == 404
 
 
-def test_too_many_at_once_are_told_to_wait(served):
-    """Of more requests than may wait some are refused, and none is lost."""
+def test_too_many_requests_are_refused(served):
+    """Requests beyond the queue are refused, and every request gets an answer."""
 
     body = save({"image": image()})
 
     def post(_):
-        url = f"http://{served}/api/runs/zoo:capsnet/trace"
+        url = f"http://{served}/api/runs/capsnet-small.digits/trace"
         return httpx.post(url, content=body, headers=OWN, timeout=60).status_code
 
     with ThreadPoolExecutor(60) as pool:
@@ -210,29 +214,31 @@ def events(client, job):
                 yield json.loads(line[6:])
 
 
-def test_a_curve_is_told_point_by_point_and_can_be_cancelled(client):
-    begin = "/api/jobs?run=zoo:convnet-avg&transformation=scale"
+def test_curves_are_streamed_and_can_be_cancelled(client):
+    begin = "/api/jobs?run=convnet-avg-small.digits&transformation=scale"
     job = client.post(begin).json()["job"]
-    told = list(events(client, job))
-    assert told[-1]["state"] == "done" and len(told[-1]["x"]) == told[-1]["total"] == 7
-    model, split = torchcaps.load("zoo:convnet-avg"), torchcaps.data.load("digits").test
+    statuses = list(events(client, job))
+    assert statuses[-1]["state"] == "done" and len(statuses[-1]["x"]) == statuses[-1]["total"] == 7
+    model, split = torchcaps.load("convnet-avg-small.digits"), torchcaps.data.load("digits").test
     rows = torch.linspace(0, len(split) - 1, 200).long()
     with torch.no_grad():
         batch = split.batch(rows)
         right = (model.encode(batch.images).logits.argmax(1) == batch.labels).float().mean()
-    assert told[-1]["y"][told[-1]["x"].index(1.0)] == pytest.approx(float(right))
-    long = client.post("/api/jobs?run=zoo:convnet-avg&transformation=rotation").json()["job"]
+    assert statuses[-1]["y"][statuses[-1]["x"].index(1.0)] == pytest.approx(float(right))
+    long = client.post("/api/jobs?run=convnet-avg-small.digits&transformation=rotation").json()[
+        "job"
+    ]
     assert client.delete(f"/api/jobs/{long}").status_code == 200
     assert list(events(client, long))[-1]["state"] == "cancelled"
     assert client.get("/api/jobs/unknown").status_code == 404
-    assert client.post("/api/jobs?run=zoo:capsnet&transformation=spin").status_code == 422
-    assert client.post("/api/jobs?run=zoo:sparse&transformation=scale").status_code == 422
+    assert client.post("/api/jobs?run=capsnet-small.digits&transformation=spin").status_code == 422
+    assert client.post("/api/jobs?run=sparse-small.digits&transformation=scale").status_code == 422
 
 
 @settings(max_examples=60, deadline=None)
 @given(
     st.sampled_from([*QUESTIONS, "image", "images", "x"]),
-    st.sampled_from([f"zoo:{n}" for n in zoo_names()] + ["..", "zoo:", "%00"]),
+    st.sampled_from([*pretrained_names(), "..", "capsnet-small.", "%00"]),
     st.one_of(
         st.binary(max_size=300),
         st.builds(
@@ -243,6 +249,6 @@ def test_a_curve_is_told_point_by_point_and_can_be_cancelled(client):
     ),
     st.sampled_from(["GET", "POST", "PUT", "DELETE", "OPTIONS"]),
 )
-def test_nothing_makes_it_stumble(client, question, run, body, method):
+def test_random_requests_cause_no_server_error(client, question, run, body, method):
     answer = client.request(method, f"/api/runs/{run}/{question}", content=body)
     assert answer.status_code < 500, answer.text

@@ -1,4 +1,4 @@
-"""The page without a server: graphs that answer like the models, a folder, a single file."""
+"""The page without a server: ONNX graphs that match the models, a folder, a single file."""
 
 import functools
 import http.server
@@ -17,27 +17,27 @@ from torchcaps.explorer.graphs import write_graphs
 from torchcaps.explorer.questions import QUESTIONS, about
 from torchcaps.explorer.shelf import Shelf
 from torchcaps.explorer.web import RUNTIME, VENDOR, export_web
-from torchcaps.models.zoo import zoo_names
+from torchcaps.models.hub import pretrained_names
 
 pytest.importorskip("onnxruntime")
 QUICK = ("convnet-avg", "mcae-pretrain", "sparse", "vae", "capsnet")
-"""Families whose graphs are made in seconds; the others with TORCHCAPS_ATTACK."""
+"""Families with fast exports; the others run with TORCHCAPS_ATTACK."""
 WHOLE = sorted({*ONE_EACH.values(), "mcae-pretrain", *QUICK} - {"resnet18"})
-RUN = "zoo:sparse"
-RUNS = [f"zoo:{name}" for name in zoo_names()] if "TORCHCAPS_ATTACK" in os.environ else [RUN]
-"""Models whose answers are compared in a browser; all of the zoo with TORCHCAPS_ATTACK."""
+RUN = "sparse-small.digits"
+RUNS = pretrained_names() if "TORCHCAPS_ATTACK" in os.environ else [RUN]
+"""Models to compare in a browser; all pretrained models with TORCHCAPS_ATTACK."""
 
 
 @pytest.mark.parametrize("name", WHOLE if "TORCHCAPS_ATTACK" in os.environ else QUICK)
-def test_graphs_of_every_family_answer_like_the_model(name, tmp_path):
-    """`write_graphs` compares each at 1, 3 and 5 before it gives it out."""
-    made = write_graphs(disturbed(name), tmp_path)
-    assert made and {f"{q}.onnx" for q in made} | {"weights.bin"} == {
+def test_graphs_match_the_model(name, tmp_path):
+    """`write_graphs` itself compares each graph at sizes 1, 3 and 5."""
+    graphs = write_graphs(disturbed(name), tmp_path)
+    assert graphs and {f"{q}.onnx" for q in graphs} | {"weights.bin"} == {
         p.name for p in tmp_path.iterdir()
     }
 
 
-def test_a_graph_that_differs_is_not_given_out(tmp_path, monkeypatch):
+def test_a_graph_that_differs_raises(tmp_path, monkeypatch):
     from torchcaps.explorer import graphs
 
     monkeypatch.setattr(graphs, "CLOSE", 1e-30)
@@ -55,9 +55,9 @@ def runtime():
 
 @pytest.fixture(scope="module")
 def pages(runtime, tmp_path_factory):
-    """A folder of models, and a file of one."""
+    """An exported folder of models and a single file of one model."""
     folder = tmp_path_factory.mktemp("web")
-    export_web(Shelf(RUNS, zoo=False), folder / "page")
+    export_web(Shelf(RUNS, bundled=False), folder / "page")
     assert main(["export", RUN, "--format", "web", "--single-file",
                  "--out", str(folder / "page.html")]) == 0  # fmt: skip
     return folder
@@ -65,7 +65,7 @@ def pages(runtime, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def hosted(pages):
-    """The folder on a server that knows nothing of torchcaps."""
+    """The folder on a plain web server."""
 
     class Quiet(http.server.SimpleHTTPRequestHandler):
         extensions_map = {**http.server.SimpleHTTPRequestHandler.extensions_map,
@@ -93,29 +93,29 @@ ASK = """async ([address, run, question, given]) => {
 @pytest.mark.parametrize("run", RUNS)
 def test_served_and_static_pages_give_the_same_tensors(run, browser, served, hosted):
     """Every question of a model, both beside PyTorch with weights that are already rounded, as the
-    zoo's are."""
+    bundled ones are."""
     model = torchcaps.load(run).requires_grad_(False)
     image = torchcaps.data.load("digits").test.batch(slice(3, 4)).images[0]
     torch.manual_seed(0)
     for question in sorted(set(about(model)["questions"]) - {"steps"}):
-        shapes = QUESTIONS[question].takes(model)
+        shapes = QUESTIONS[question].input_shapes(model)
         given = {n: torch.rand([2 if k is None else k for k in s]) for n, s in shapes.items()}
         given |= {"image": image} if "image" in given else {}
         with torch.no_grad():
-            wanted = QUESTIONS[question].answer(model, given)
+            expected = QUESTIONS[question].answer(model, given)
         packed = {
             n: {"shape": list(t.shape), "data": t.flatten().tolist()} for n, t in given.items()
         }
         for host in (served, hosted):
             with opened(browser, host, f"#v=1&a={run}") as page:
                 found = page.evaluate(ASK, [f"http://{host}/", run, question, packed])
-            assert set(found) == set(wanted)
-            for key, tensor in wanted.items():
-                there = torch.tensor(found[key])
+            assert set(found) == set(expected)
+            for key, tensor in expected.items():
+                actual = torch.tensor(found[key])
                 if key.endswith(".edges"):  # equals may swap
-                    there, tensor = there.view(-1, 3)[:, 2], tensor[:, 2]
+                    actual, tensor = actual.view(-1, 3)[:, 2], tensor[:, 2]
                 most = 1e-4 * max(1.0, float(tensor.abs().max()))
-                assert (there - tensor.flatten()).abs().max() < most, (question, key)
+                assert (actual - tensor.flatten()).abs().max() < most, (question, key)
 
 
 SEARCH = """async ([address, run, data]) => {
@@ -127,15 +127,15 @@ SEARCH = """async ([address, run, data]) => {
 
 
 @pytest.mark.skipif("TORCHCAPS_ATTACK" not in os.environ, reason="a minute: TORCHCAPS_ATTACK=1")
-def test_a_search_without_a_server_goes_as_with_one(browser, served, hosted):
+def test_search_without_a_server_matches_the_server(browser, served, hosted):
     """Steps of Adam in the page on exported slopes, beside PyTorch's own: one slope is compared to
     1e-4 where it is exported; over thirty steps rounding grows at the kinks of templates.
     """
     image = torchcaps.data.load("digits").test.batch(slice(3, 4)).images[0]
     found = []
     for host in (served, hosted):
-        with opened(browser, host, "#v=1&a=zoo:generative") as page:
-            given = [f"http://{host}/", "zoo:generative", image.flatten().tolist()]
+        with opened(browser, host, "#v=1&a=generative-one-small.digits") as page:
+            given = [f"http://{host}/", "generative-one-small.digits", image.flatten().tolist()]
             found.append(page.evaluate(SEARCH, given))
     curves = [torch.tensor(f["adam.curve"]) for f in found]
     assert len(curves[0]) == 31 and curves[0][-1] > curves[0][0] + 10
@@ -147,21 +147,21 @@ def test_a_search_without_a_server_goes_as_with_one(browser, served, hosted):
 def test_a_single_file_opens_from_a_disk(browser, pages):
     context = browser.new_context(reduced_motion="reduce")
     page = context.new_page()
-    said, asked = [], []
-    page.on("console", lambda message: said.append(message.text))
-    page.on("pageerror", lambda error: said.append(str(error)))
-    page.on("request", lambda request: asked.append(request.url))
+    messages, urls = [], []
+    page.on("console", lambda message: messages.append(message.text))
+    page.on("pageerror", lambda error: messages.append(str(error)))
+    page.on("request", lambda request: urls.append(request.url))
     page.goto(f"file://{pages / 'page.html'}#v=1&a={RUN}")
     page.wait_for_selector("[data-panel=ranks][data-ready]", timeout=30_000)
     page.focus("#image")
     page.keyboard.press("ArrowLeft")
     wait_until(page, lambda: int(page.get_attribute("body", "data-answers")) > 3, "answers")
-    assert not said, said
-    assert all(url.startswith(("file:", "data:", "blob:")) for url in asked), asked
+    assert not messages, messages
+    assert all(url.startswith(("file:", "data:", "blob:")) for url in urls), urls
     context.close()
 
 
-def test_what_is_there_is_not_written_over(pages, capsys):
+def test_existing_files_are_not_overwritten(pages, capsys):
     assert main(["export", RUN, "--format", "web", "--out", str(pages)]) == 1
-    assert "is there already" in capsys.readouterr().err
+    assert "already exists" in capsys.readouterr().err
     assert main(["export", RUN, "--single-file", "--out", str(pages / "x.onnx")]) == 2

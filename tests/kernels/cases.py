@@ -32,17 +32,17 @@ class Case:
         if DEVICE == "cuda":
             del [torch.full((1 << 22,), torch.nan, device=DEVICE)][:]
         g = torch.Generator().manual_seed(seed)
-        made = []
+        tensors = []
         for n, shape in enumerate(self.shapes):
             if shape[0] < 0:
-                made.append(torch.rand((-shape[0], *shape[1:]), generator=g))
+                tensors.append(torch.rand((-shape[0], *shape[1:]), generator=g))
             else:
-                made.append(torch.randn(shape, generator=g) * (0.5 if n == 1 else 1.0))
-        return [t.to(DEVICE, dtype) for t in made]
+                tensors.append(torch.randn(shape, generator=g) * (0.5 if n == 1 else 1.0))
+        return [t.to(DEVICE, dtype) for t in tensors]
 
     def __call__(self, tensors: list[Tensor], impl: str) -> tuple[Tensor, ...]:
-        found = self.route(*tensors, impl=impl, coupling=False, **self.options)
-        return tuple(t for t in found if t is not None)
+        outputs = self.route(*tensors, impl=impl, coupling=False, **self.options)
+        return tuple(t for t in outputs if t is not None)
 
 
 def _em(poses, weight, active, beta_u, beta_a, **options):

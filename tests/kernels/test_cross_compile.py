@@ -1,4 +1,4 @@
-"""Every kernel compiles for sm_90, without a GPU, so that none can rot; for sm_80 when attacked."""
+"""Every kernel compiles for sm_90 without a GPU, and for sm_80 with TORCHCAPS_ATTACK."""
 
 import os
 import subprocess
@@ -13,17 +13,8 @@ triton = pytest.importorskip("triton")
 from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.compiler import ASTSource  # noqa: E402
 
-from torchcaps.kernels import (  # noqa: E402
-    attention,
-    launch_attention,
-    launch_shares,
-    launch_votes,
-    shares,
-    smo,
-    templates,
-    votes,
-)
-from torchcaps.kernels.shape import Shape  # noqa: E402
+from torchcaps.kernels import attention, shares, smo, templates, votes  # noqa: E402
+from torchcaps.kernels.common import Shape  # noqa: E402
 
 DENSE = Shape(128, 1, 1, 1152, 1, 1, 0, 1, 8, 10, 16, 1152)
 CONV = Shape(128, 16, 16, 32, 3, 2, 1, 4, 4, 32, 4, 288)
@@ -48,7 +39,11 @@ JOBS = [
     ("votes-forward", "gauss", CONV),
     ("votes-backward", "gauss", CONV),
     ("votes-backward", "gauss", ROWS),
-    ("votes-stats-forward", "gauss", CONV),  # denominators and spreads of windows that compete
+    (
+        "votes-stats-forward",
+        "gauss",
+        CONV,
+    ),  # competing windows: denominators and gradients
     ("votes-stats-backward", "gauss", CONV),
     ("votes-known-forward", "gauss", CONV),
     *(
@@ -80,16 +75,16 @@ def _options(part, score, shape):
         return getattr(templates, part), {**sizes, **shape}
     if score == "shares":
         weight = torch.empty(shape.transforms, shape.parents, shape.in_dim, shape.out_dim)
-        options = launch_shares.options(part, torch.empty(1, shape.children, shape.in_dim), weight)
+        options = shares.options(part, torch.empty(1, shape.children, shape.in_dim), weight)
         if part != "to_children":
             options["CHUNK"] = 4
         return getattr(shares, part), options
     if part.startswith("votes"):
         back = part.endswith("backward")
-        plan = launch_votes.plan(shape, score, back, 132)
-        options = launch_votes.options(shape, plan, score, weighted, poses)
+        plan = votes.plan(shape, score, back, 132)
+        options = votes.options(shape, plan, score, weighted, poses)
         if back:
-            return votes.backward, {
+            return votes.backward_kernel, {
                 **options,
                 "G": 4,
                 "RP": shape.pose_rows,
@@ -98,14 +93,14 @@ def _options(part, score, shape):
             }
         stats, known = "stats" in part, "known" in part
         more = {"WITH_LSE": known, "STATS": stats, "WITH_COUPLING": not stats}
-        return votes.forward, {**options, **more}
-    tile = launch_attention.tile(shape, score, part)
-    options = launch_attention.options(shape, tile, score, poses)
+        return votes.forward_kernel, {**options, **more}
+    tile = attention.tile(shape, score, part)
+    options = attention.options(shape, tile, score, poses)
     if part == "gather":
         options |= {"JB": tile.parents, "CHUNK": 4, "WEIGHTED": weighted, "WITH_COUPLING": True}
     if part == "backward":
         options["WEIGHTED"] = weighted
-    return getattr(attention, part), options
+    return getattr(attention, part.replace("backward", "backward_kernel")), options
 
 
 def _absent(name, score):
@@ -133,7 +128,7 @@ def _compile(part, score, shape, capability, half):
             signature[name], constants[name] = "constexpr", None
         elif name.endswith("_stride"):
             signature[name] = "i64"
-        elif name in ("rows", "points", "most") or name.endswith("_slots"):
+        elif name in ("rows", "points", "max_steps") or name.endswith("_slots"):
             signature[name] = "i32"
         elif name in OTHERS:
             signature[name] = OTHERS[name]
@@ -171,7 +166,7 @@ def compile_all(capability):
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the other tests compile for this GPU")
 @pytest.mark.parametrize("capability", [80, 90] if "TORCHCAPS_ATTACK" in os.environ else [90])
 def test_every_kernel_compiles(capability, tmp_path):
-    """In a process of its own: in this one the interpreter has taken the kernels' place."""
+    """Runs in a subprocess, because this process interprets the kernels."""
     environment = os.environ | {"TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
     command = [sys.executable, "-m", "tests.kernels.test_cross_compile", str(capability)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)

@@ -47,13 +47,22 @@ def test_opcheck(name, operator):
 class Layer(nn.Module):
     def __init__(self, routing="inverted"):
         super().__init__()
-        self.caps = ConvCaps(3, 4, 2, 4, 2, routing=routing, matrix=True, impl="triton")
+        self.caps = ConvCaps(
+            in_caps=3,
+            in_dim=4,
+            out_caps=2,
+            out_dim=4,
+            kernel_size=2,
+            routing=routing,
+            matrix=True,
+            impl="triton",
+        )
 
     def forward(self, poses):
         return self.caps(poses, poses[..., 0].sigmoid()).poses
 
 
-@pytest.mark.parametrize("routing", ["inverted", EM(2)], ids=["inverted", "em"])
+@pytest.mark.parametrize("routing", ["inverted", EM(num_iters=2)], ids=["inverted", "em"])
 def test_compile_in_one_graph(routing):
     layer = Layer(routing).to(DEVICE)
     poses = torch.randn(2, 4, 3, 3, 4, device=DEVICE, requires_grad=True)
@@ -63,7 +72,7 @@ def test_compile_in_one_graph(routing):
     torch.testing.assert_close(compiled(poses), layer(poses))
 
 
-@pytest.mark.parametrize("routing", ["inverted", EM(2)], ids=["inverted", "em"])
+@pytest.mark.parametrize("routing", ["inverted", EM(num_iters=2)], ids=["inverted", "em"])
 def test_export(routing):
     layer = Layer(routing).to(DEVICE).eval()
     poses = torch.randn(2, 4, 3, 3, 4, device=DEVICE)
@@ -73,7 +82,11 @@ def test_export(routing):
 
 
 def test_export_of_any_batch():
-    layer = DenseCaps(60, 8, 10, 16, routing="self", impl="triton").to(DEVICE).eval()
+    layer = (
+        DenseCaps(in_caps=60, in_dim=8, out_caps=10, out_dim=16, routing="self", impl="triton")
+        .to(DEVICE)
+        .eval()
+    )
     inputs = (torch.randn(4, 60, 8, device=DEVICE), torch.rand(4, 60, device=DEVICE))
     batch = torch.export.Dim("B", max=4096)
     program = torch.export.export(layer, inputs, dynamic_shapes=({0: batch}, {0: batch}))
@@ -90,7 +103,7 @@ def test_windows_compete_where_votes_are_formed():
         torch.ops.torchcaps.step(*arguments)
 
 
-def test_combine_refuses_what_does_not_fit():
+def test_combine_checks_shapes():
     shares, poses = torch.rand(2, 1, 5, 4, device=DEVICE), torch.randn(2, 4, 3, device=DEVICE)
     with pytest.raises(RuntimeError, match="divisor of C"):
         torch.ops.torchcaps.combine(shares, poses, torch.randn(3, 5, 3, 2, device=DEVICE))
@@ -101,7 +114,7 @@ def test_combine_refuses_what_does_not_fit():
     assert not weight.grad.any()
 
 
-def test_autocast_takes_half_the_bytes_and_gives_floats():
+def test_autocast_casts_inputs_and_returns_float32():
     poses, weight = torch.randn(3, 7, 8, device=DEVICE), torch.randn(7, 4, 8, 8, device=DEVICE)
     exact = dynamic_routing(poses, weight, impl="triton", coupling=False)[0]
     with torch.autocast(DEVICE, torch.bfloat16):
@@ -110,7 +123,7 @@ def test_autocast_takes_half_the_bytes_and_gives_floats():
     assert 0 < (cast - exact).abs().max() < 0.05
 
 
-def test_no_gradient_that_nobody_asked_for():
+def test_no_unneeded_gradient():
     poses, weight = torch.randn(3, 7, 4, device=DEVICE), torch.randn(7, 4, 2, 2, device=DEVICE)
     weight.requires_grad_()
     inverted_routing(poses, weight, impl="triton")[0].sum().backward()

@@ -17,13 +17,13 @@ def both(case, dtype):
     tensors = case.tensors(dtype=dtype)
     upstream = None
     for impl in ("triton", "reference"):
-        made = [t.double() if impl == "reference" else t for t in tensors]
-        made = [t.detach().clone().requires_grad_() for t in made]
-        found = case(made, impl)
+        inputs = [t.double() if impl == "reference" else t for t in tensors]
+        inputs = [t.detach().clone().requires_grad_() for t in inputs]
+        outputs = case(inputs, impl)
         if upstream is None:
-            upstream = [torch.randn_like(t, dtype=torch.float32) for t in found]
-        loss = sum((t.double() * u).sum() for t, u in zip(found, upstream, strict=True))
-        results.append([*found, *torch.autograd.grad(loss, made)])
+            upstream = [torch.randn_like(t, dtype=torch.float32) for t in outputs]
+        loss = sum((t.double() * u).sum() for t, u in zip(outputs, upstream, strict=True))
+        results.append([*outputs, *torch.autograd.grad(loss, inputs)])
     return zip(*results, strict=True)
 
 
@@ -56,9 +56,9 @@ def test_bfloat16(case):
 def test_coupling(name):
     case = next(c for c in CASES if c.name == name)
     tensors = case.tensors()
-    found = case.route(*tensors, impl="triton", coupling=True, **case.options)[-1]
+    coupling = case.route(*tensors, impl="triton", coupling=True, **case.options)[-1]
     expected = case.route(*tensors, impl="reference", coupling=True, **case.options)[-1]
-    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(coupling, expected, atol=1e-5, rtol=1e-4)
 
 
 @quick
@@ -71,14 +71,14 @@ def test_deterministic_on_request(name):
     torch.use_deterministic_algorithms(True)
     try:
         for _ in range(2):
-            made = [t.requires_grad_() for t in case.tensors()]
-            runs.append(torch.autograd.grad(sum(t.sum() for t in case(made, "triton")), made))
+            inputs = [t.requires_grad_() for t in case.tensors()]
+            runs.append(torch.autograd.grad(sum(t.sum() for t in case(inputs, "triton")), inputs))
     finally:
         torch.use_deterministic_algorithms(False)
     for a, b in zip(*runs, strict=True):
         assert torch.equal(a, b)
-    made = [t.requires_grad_() for t in case.tensors()]
-    free = torch.autograd.grad(sum(t.sum() for t in case(made, "triton")), made)
+    inputs = [t.requires_grad_() for t in case.tensors()]
+    free = torch.autograd.grad(sum(t.sum() for t in case(inputs, "triton")), inputs)
     for a, b in zip(runs[0], free, strict=True):
         torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-4)
 
@@ -86,9 +86,9 @@ def test_deterministic_on_request(name):
 def test_strided_inputs():
     poses = torch.randn(6, 7, 5, device=DEVICE).transpose(0, 2)
     weight = torch.randn(4, 7, 3, 6, device=DEVICE).transpose(0, 1).transpose(2, 3)
-    found = dynamic_routing(poses, weight, 2, impl="triton")[0]
+    parents = dynamic_routing(poses, weight, 2, impl="triton")[0]
     torch.testing.assert_close(
-        found, dynamic_routing(poses, weight, 2, impl="reference")[0], atol=1e-5, rtol=1e-4
+        parents, dynamic_routing(poses, weight, 2, impl="reference")[0], atol=1e-5, rtol=1e-4
     )
 
 
@@ -100,16 +100,16 @@ def test_twenty_steps_have_one_loss_curve():
         poses = torch.randn(3, 3, 3, 1, 4, device=DEVICE)
         target = torch.randn(3, 2, 2, 3, 4, device=DEVICE)
         weight = torch.randn(4, 3, 2, 2, device=DEVICE).requires_grad_()
-        optimiser = torch.optim.SGD([weight], 0.05)
+        optimizer = torch.optim.SGD([weight], 0.05)
         curve = []
         for _ in range(20):
             parents, _ = inverted_routing(
                 poses, weight, window=Window(2), impl=impl, coupling=False
             )
             loss = (parents - target).square().mean()
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             loss.backward()
-            optimiser.step()
+            optimizer.step()
             curve.append(loss.item())
         curves.append(curve)
     assert curves[0] == pytest.approx(curves[1], rel=1e-4)

@@ -5,15 +5,15 @@ from torch.nn import functional as F
 from torchcaps.errors import TorchcapsError
 from torchcaps.functional import squash
 from torchcaps.layers import ConvCaps, DenseCaps, MLPDecoder, PointwiseCaps, PrimaryCaps
-from torchcaps.layers.classes import ClassCaps
-from torchcaps.layers.routers import make_router, routers
-from torchcaps.layers.stem import by_windows
+from torchcaps.layers.capsules import ClassCaps
+from torchcaps.layers.routers import ROUTERS, router_with
+from torchcaps.layers.stems import by_windows
 from torchcaps.routing.self import EPS
 
 
 def test_a_primary_capsule_is_channels_at_one_position():
     """The classic mistake is to view [B,C,H,W] as capsules: then a pose spans positions."""
-    layer = PrimaryCaps(3, num_types=5, out_dim=4, kernel_size=3, stride=2)
+    layer = PrimaryCaps(in_channels=3, num_types=5, out_dim=4, kernel_size=3, stride=2)
     features = torch.randn(2, 3, 11, 11)
     poses = layer(features)
     maps = layer.conv(features)
@@ -25,51 +25,63 @@ def test_a_primary_capsule_is_channels_at_one_position():
 
 def test_dense_capsules_own_and_shared_transforms():
     poses = torch.randn(2, 6, 4)
-    own, shared = DenseCaps(6, 4, 3, 5), DenseCaps(6, 4, 3, 5, shared=True)
+    own, shared = (
+        DenseCaps(in_caps=6, in_dim=4, out_caps=3, out_dim=5),
+        DenseCaps(in_caps=6, in_dim=4, out_caps=3, out_dim=5, shared=True),
+    )
     assert own.weight.numel() == 6 * shared.weight.numel()
     with torch.no_grad():
         own.weight.copy_(shared.weight.expand_as(own.weight))
-    found = zip(own(poses, coupling=True), shared(poses, coupling=True), strict=True)
-    for a, b in found:
+    outputs = zip(own(poses, coupling=True), shared(poses, coupling=True), strict=True)
+    for a, b in outputs:
         torch.testing.assert_close(a, b)
 
 
-def test_class_capsules_keep_the_precision_that_they_are_given():
-    layer = ClassCaps(3, 5, 7, route_std=1.0).double()
+def test_class_capsules_keep_precision():
+    layer = ClassCaps(in_caps=3, in_dim=5, num_classes=7, route_std=1.0).double()
     poses = torch.randn(2, 4, 3, 5, dtype=torch.float64)
     active = torch.rand(2, 4, 3, dtype=torch.float64)
     shares = torch.einsum("blid,idj->blij", poses, layer.route_weight) + layer.route_bias
-    wanted = (shares.softmax(-1) * active[..., None]).sum(2) / (active.sum(2)[..., None] + EPS)
-    found = layer(poses, active).activations
-    torch.testing.assert_close(found, wanted, atol=1e-14, rtol=1e-12)
+    expected = (shares.softmax(-1) * active[..., None]).sum(2) / (active.sum(2)[..., None] + EPS)
+    activations = layer(poses, active).activations
+    torch.testing.assert_close(activations, expected, atol=1e-14, rtol=1e-12)
     half = layer.to(torch.bfloat16)(poses.bfloat16(), active.bfloat16()).activations
     assert half.dtype == torch.float32
 
 
-def test_a_decoder_draws_several_objects_at_once():
-    decoder = MLPDecoder(6, (8,), (1, 5, 5))
+def test_decoder_reconstructs_several_objects():
+    decoder = MLPDecoder(in_units=6, hidden=(8,), image_shape=(1, 5, 5))
     units = torch.randn(4, 2, 6)
     drawn = decoder(units)
     assert drawn.shape == (4, 2, 1, 5, 5) and 0 <= drawn.min() and drawn.max() <= 1
     torch.testing.assert_close(drawn[:, 1], decoder(units[:, 1]))
 
 
-ROUTINGS = list(routers())
+ROUTINGS = sorted(ROUTERS)
 
 
 @pytest.mark.parametrize("routing", ROUTINGS)
 @pytest.mark.parametrize("matrix", [False, True])
 def test_every_layer_takes_every_routing(routing, matrix):
-    options = {"routing": make_router(routing, num_iters=2), "matrix": matrix}
+    options = {"routing": router_with(routing, num_iters=2), "matrix": matrix}
     grid, active = torch.randn(2, 5, 4, 3, 4, requires_grad=True), torch.rand(2, 5, 4, 3)
     layers = {
-        (2, 2, 2): ConvCaps(3, 4, 6, 4, 3, 2, 1, **options)(
-            grid[:, :4], active[:, :4], coupling=True
-        ),
-        (2, 20): PointwiseCaps(3, 4, 6, 4, **options)(
+        (2, 2, 2): ConvCaps(
+            in_caps=3,
+            in_dim=4,
+            out_caps=6,
+            out_dim=4,
+            kernel_size=3,
+            stride=2,
+            padding=1,
+            **options,
+        )(grid[:, :4], active[:, :4], coupling=True),
+        (2, 20): PointwiseCaps(in_caps=3, in_dim=4, out_caps=6, out_dim=4, **options)(
             grid.flatten(1, 2), active.flatten(1, 2), coupling=True
         ),
-        (2,): DenseCaps(60, 4, 6, 4, shared=3, **options)(grid, active, coupling=True),
+        (2,): DenseCaps(in_caps=60, in_dim=4, out_caps=6, out_dim=4, shared=3, **options)(
+            grid, active, coupling=True
+        ),
     }
     for shape, (poses, activations, coupling) in layers.items():
         assert poses.shape == (*shape, 6, 4)
@@ -84,7 +96,14 @@ def test_every_layer_takes_every_routing(routing, matrix):
 
 @pytest.mark.parametrize("routing", ROUTINGS)
 def test_every_parameter_gets_a_gradient(routing):
-    layer = ConvCaps(2, 4, 3, 4, 3, routing=make_router(routing, num_iters=2, bias=True))
+    layer = ConvCaps(
+        in_caps=2,
+        in_dim=4,
+        out_caps=3,
+        out_dim=4,
+        kernel_size=3,
+        routing=router_with(routing, num_iters=2, bias=True),
+    )
     poses, active, _ = layer(torch.randn(2, 5, 5, 2, 4), torch.rand(2, 5, 5, 2))
     loss = poses.square().sum() + (0 if active is None else active.square().sum())
     loss.backward()
@@ -93,9 +112,11 @@ def test_every_parameter_gets_a_gradient(routing):
 
 
 def test_a_conv_layer_is_a_dense_layer_in_each_window():
-    conv = ConvCaps(2, 4, 3, 4, 3, 2, routing="self")
+    conv = ConvCaps(
+        in_caps=2, in_dim=4, out_caps=3, out_dim=4, kernel_size=3, stride=2, routing="self"
+    )
     grid, active = torch.randn(2, 5, 5, 2, 4), torch.rand(2, 5, 5, 2)
-    dense = DenseCaps(18, 4, 3, 4, routing="self")
+    dense = DenseCaps(in_caps=18, in_dim=4, out_caps=3, out_dim=4, routing="self")
     dense.load_state_dict(conv.state_dict())
     poses, activations, _ = conv(grid, active)
     window = (slice(None), slice(2, 5), slice(0, 3))
@@ -104,23 +125,25 @@ def test_a_conv_layer_is_a_dense_layer_in_each_window():
     torch.testing.assert_close(activations[:, 1, 0], alone.activations)
 
 
-def test_what_makes_no_sense_is_said_at_once():
+def test_invalid_layers_raise():
     with pytest.raises(TorchcapsError, match="square and keep their size"):
-        DenseCaps(4, 6, 2, 6, matrix=True)
+        DenseCaps(in_caps=4, in_dim=6, out_caps=2, out_dim=6, matrix=True)
     with pytest.raises(TorchcapsError, match="Did you mean 'dynamic'"):
-        DenseCaps(4, 4, 2, 4, routing="dynamc")
+        DenseCaps(in_caps=4, in_dim=4, out_caps=2, out_dim=4, routing="dynamc")
     with pytest.raises(TorchcapsError, match="made for 4 children.*have 8"):
-        DenseCaps(4, 4, 2, 4, shared=2)(torch.randn(1, 8, 4))
+        DenseCaps(in_caps=4, in_dim=4, out_caps=2, out_dim=4, shared=2)(torch.randn(1, 8, 4))
     with pytest.raises(TorchcapsError, match="made for 36 children.*have 45"):
-        ConvCaps(4, 4, 2, 4)(torch.randn(1, 5, 5, 5, 4))
+        ConvCaps(in_caps=4, in_dim=4, out_caps=2, out_dim=4)(torch.randn(1, 5, 5, 5, 4))
     with pytest.raises(TorchcapsError, match="no passes that layers can share"):
-        DenseCaps(4, 4, 2, 4).attend(torch.randn(1, 4, 4), None)
+        DenseCaps(in_caps=4, in_dim=4, out_caps=2, out_dim=4).attend(torch.randn(1, 4, 4), None)
     with pytest.raises(TorchcapsError, match="takes no coordinates"):
-        ConvCaps(4, 4, 2, 4, routing="self", coordinates=True)
+        ConvCaps(in_caps=4, in_dim=4, out_caps=2, out_dim=4, routing="self", coordinates=True)
     with pytest.raises(TorchcapsError, match="activations"):
-        DenseCaps(4, 4, 2, 4, routing="em")(torch.randn(1, 4, 4))
+        DenseCaps(in_caps=4, in_dim=4, out_caps=2, out_dim=4, routing="em")(torch.randn(1, 4, 4))
     with pytest.raises(TorchcapsError, match="need a grid"):
-        DenseCaps(4, 4, 2, 4, coordinates=True)(torch.randn(1, 4, 4))
+        DenseCaps(in_caps=4, in_dim=4, out_caps=2, out_dim=4, coordinates=True)(
+            torch.randn(1, 4, 4)
+        )
 
 
 @pytest.mark.parametrize("stride", [1, 2, 3])
@@ -129,10 +152,10 @@ def test_a_convolution_by_windows_is_one(stride):
         torch.randn(*shape).double().requires_grad_()
         for shape in ((2, 3, 11, 13), (7, 3, 5, 5), (7,))
     )
-    found = by_windows(images, weight, bias, stride)
-    wanted = F.conv2d(images, weight, bias, stride)
-    torch.testing.assert_close(found, wanted)
-    assert found.is_contiguous(memory_format=torch.channels_last)
-    upstream = torch.randn_like(wanted)
-    both = [torch.autograd.grad(t, (images, weight, bias), upstream) for t in (found, wanted)]
+    maps = by_windows(images, weight, bias, stride)
+    expected = F.conv2d(images, weight, bias, stride)
+    torch.testing.assert_close(maps, expected)
+    assert maps.is_contiguous(memory_format=torch.channels_last)
+    upstream = torch.randn_like(expected)
+    both = [torch.autograd.grad(t, (images, weight, bias), upstream) for t in (maps, expected)]
     torch.testing.assert_close(*both)

@@ -11,9 +11,9 @@ from tests.conftest import TINY_CAPSNET
 from torchcaps.analysis.tour import tour
 from torchcaps.explorer import write_report
 from torchcaps.layers import EM, VB, Capsules, ConvCaps, DenseCaps, Router, register_router
-from torchcaps.layers.routers import make_router, routers
+from torchcaps.layers.routers import ROUTERS, router_with
 from torchcaps.routing import uniform_routing
-from torchcaps.train.loop import start
+from torchcaps.training.loop import start
 
 
 @register_router("favourite")
@@ -36,16 +36,18 @@ class Favourite(Router):
 
 
 def test_in_layers():
-    dense = DenseCaps(6, 4, 3, 5, routing="favourite")
-    conv = ConvCaps(2, 4, 3, 5, routing=Favourite(sharpness=2.0))
+    dense = DenseCaps(in_caps=6, in_dim=4, out_caps=3, out_dim=5, routing="favourite")
+    conv = ConvCaps(in_caps=2, in_dim=4, out_caps=3, out_dim=5, routing=Favourite(sharpness=2.0))
     for layer, poses, shape in (
         (dense, (2, 6, 4), (2, 3, 5)),
         (conv, (2, 5, 5, 2, 4), (2, 3, 3, 3, 5)),
     ):
-        found = layer(torch.randn(poses), coupling=True)
-        assert found.poses.shape == shape
-        torch.testing.assert_close(found.coupling.sum(-1), torch.ones(found.coupling.shape[:-1]))
-        found.poses.square().sum().backward()
+        capsules = layer(torch.randn(poses), coupling=True)
+        assert capsules.poses.shape == shape
+        torch.testing.assert_close(
+            capsules.coupling.sum(-1), torch.ones(capsules.coupling.shape[:-1])
+        )
+        capsules.poses.square().sum().backward()
         assert layer.liked.grad.abs().sum() > 0
     assert "Favourite(sharpness=2.0)" in repr(conv) and "18 of 4 -> 3 of 5" in repr(conv)
 
@@ -63,32 +65,43 @@ def test_in_a_model_the_tour_and_the_report(tiny_recipe, tmp_path, digits):
         replace(tiny_recipe, epochs=1, batch_size=1000, model=model.config), tmp_path / "run"
     )
     text = write_report([run.folder]).read_text()
-    assert "Where classes look" in text and "What units draw" in text
+    assert "Routing maps" in text and "Latent traversal" in text
 
 
-def test_a_router_is_options_alone():
+def test_router_holds_only_options():
     """One object in two layers gives each its own parameters."""
     em = EM(num_iters=2)
-    one, two = (DenseCaps(6, 4, 3, 4, routing=em, matrix=True) for _ in range(2))
+    one, two = (
+        DenseCaps(in_caps=6, in_dim=4, out_caps=3, out_dim=4, routing=em, matrix=True)
+        for _ in range(2)
+    )
     assert one.router is two.router and one.beta_a is not two.beta_a
-    said = "EM(num_iters=2, std=0.3, compete='all', final_lambda=0.01)"
-    assert EM(num_iters=2) == em and repr(em) == said
+    text = "EM(num_iters=2, std=0.3, compete='all', final_lambda=0.01)"
+    assert EM(num_iters=2) == em and repr(em) == text
 
 
-@pytest.mark.parametrize("name", sorted(set(routers()) - {"favourite"}))
+@pytest.mark.parametrize("name", sorted(set(ROUTERS) - {"favourite"}))
 def test_a_name_takes_the_options_that_it_has(name):
-    made = make_router(name, num_iters=7, squash=False, nothing=1)
-    assert getattr(made, "num_iters", 7) == 7 and not getattr(made, "squash", False)
-    assert made.function.__name__.endswith("_routing")
+    router = router_with(name, num_iters=7, squash=False, nothing=1)
+    assert getattr(router, "num_iters", 7) == 7 and not getattr(router, "squash", False)
+    assert router.function.__name__.endswith("_routing")
 
 
 @pytest.mark.parametrize("kind", [EM, VB])
-def test_a_router_says_who_competes(kind):
+def test_compete_option(kind):
     """A window's coupling sums to one for each child only where it competes by itself."""
-    layer = ConvCaps(2, 4, 3, 4, 3, routing=kind(2, compete="window"), matrix=True)
+    layer = ConvCaps(
+        in_caps=2,
+        in_dim=4,
+        out_caps=3,
+        out_dim=4,
+        kernel_size=3,
+        routing=kind(num_iters=2, compete="window"),
+        matrix=True,
+    )
     grid = torch.randn(1, 5, 5, 2, 4), torch.rand(1, 5, 5, 2)
     alone = layer(*grid, coupling=True)
-    layer.router = kind(2)
+    layer.router = kind(num_iters=2)
     shared = layer(*grid, coupling=True)
     assert alone.coupling.sum(-1).sub(1).abs().max() < 1e-5
     assert shared.coupling.sum(-1).max() < 1.00001 and shared.coupling.sum(-1).min() < 0.5

@@ -15,8 +15,8 @@ def test_maps_are_composed_and_inverted():
     point = torch.randn(5, 7, 3, 1).double()
     point[..., 2, :] = 1
     ones = torch.ones(5, 7, 1, 1).double()
-    there = two @ point
-    torch.testing.assert_close(compose(one, two) @ point, one @ torch.cat([there, ones], -2))
+    moved = two @ point
+    torch.testing.assert_close(compose(one, two) @ point, one @ torch.cat([moved, ones], -2))
     far = one[one[..., :2].det().abs() > 0.05]
     whole = compose(far, inverse(far))
     torch.testing.assert_close(whole, torch.eye(2, 3).double().expand_as(whole))
@@ -32,7 +32,7 @@ def test_warping_is_bilinear_sampling():
     torch.testing.assert_close(warped(templates, where, 11), sampled)
 
 
-def test_a_loop_over_images_and_parts_draws_the_same():
+def test_against_a_loop_over_images_and_parts():
     torch.manual_seed(2)
     layer = Templates(5, 4, 3, 11).double()
     where, present = poses(2, 5), torch.rand(2, 5).double()
@@ -40,7 +40,7 @@ def test_a_loop_over_images_and_parts_draws_the_same():
     for image in range(2):
         canvas = torch.zeros(3, 11, 11).double()
         for part in range(5):
-            both = torch.cat([layer.colour, layer.opacity], 1)[part : part + 1].sigmoid()
+            both = torch.cat([layer.color, layer.opacity], 1)[part : part + 1].sigmoid()
             grid = F.affine_grid(inverse(where[image, part])[None], [1, 4, 11, 11], False)
             placed = F.grid_sample(both, grid, align_corners=False)[0]
             over = (present[image, part] * placed[3]).clamp(max=1 - 1e-6)
@@ -48,7 +48,7 @@ def test_a_loop_over_images_and_parts_draws_the_same():
         torch.testing.assert_close(drawn[image], canvas)
 
 
-def test_a_part_that_is_fully_there_hides_what_is_below():
-    colours = torch.tensor([0.2, 0.9]).view(1, 2, 1, 1, 1)
-    assert composite(colours, torch.ones(1, 2, 1, 1, 1)).item() == pytest.approx(0.9, abs=1e-5)
-    assert torch.equal(composite(colours, torch.zeros(1, 2, 1, 1, 1)), torch.zeros(1, 1, 1, 1))
+def test_opaque_part_hides_parts_below():
+    colors = torch.tensor([0.2, 0.9]).view(1, 2, 1, 1, 1)
+    assert composite(colors, torch.ones(1, 2, 1, 1, 1)).item() == pytest.approx(0.9, abs=1e-5)
+    assert torch.equal(composite(colors, torch.zeros(1, 2, 1, 1, 1)), torch.zeros(1, 1, 1, 1))

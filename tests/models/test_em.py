@@ -1,4 +1,4 @@
-"""Who competes in an EM-CapsNet: as printed by name, as it was in files that do not say."""
+"""Who competes in an EM-CapsNet: as printed by default, as it was in files that say so."""
 
 import json
 
@@ -8,11 +8,12 @@ import torch
 import torchcaps
 from torchcaps.errors import TorchcapsError
 from torchcaps.models.registry import config_from_dict, from_folder, model_config
+from torchcaps.training.recipe import Recipe, essence
 
 TINY = {"channels": 4, "num_types": (2, 3, 2), "num_iters": 2, "image_size": 24}
 
 
-@pytest.mark.parametrize("name", torchcaps.list_models("em-*"))
+@pytest.mark.parametrize("name", torchcaps.list_models("em-*", every=True))
 def test_by_name_all_parents_compete(name):
     model = torchcaps.create_model(name, channels=4, num_types=(2, 3, 2))
     for layer in (model.first, model.second, model.classes):
@@ -42,13 +43,11 @@ def test_variational_bayes_takes_its_place():
     )
 
 
-def test_a_file_that_does_not_say_answers_as_it_did(tmp_path):
-    """Saved models are older than the field: their windows do not compete."""
+def test_a_file_says_who_competes_and_answers_as_it_did(tmp_path):
     old = torchcaps.create_model("em-capsnet", compete="window", **TINY).eval()
     old.save_pretrained(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
-    assert config.pop("compete") == "window"
-    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert config["compete"] == "window"
     again = from_folder(tmp_path)
     images = torch.rand(2, 1, 24, 24)
     torch.testing.assert_close(again(images).logits, old(images).logits)
@@ -60,6 +59,9 @@ def test_a_file_that_does_not_say_answers_as_it_did(tmp_path):
 
 def test_the_field_of_the_configuration():
     assert model_config("em-capsnet").compete == "all"
-    assert config_from_dict({"family": "em-capsnet"}).compete == "window"
-    with pytest.raises(TorchcapsError, match="none of window, all"):
+    assert config_from_dict({"family": "em-capsnet"}).compete == "all"
+    printed, windows = (model_config("em-capsnet", compete=c) for c in ("all", "window"))
+    assert essence(Recipe(model=printed))["model.compete"] == "all", "digests are as they were"
+    assert "model.compete" not in essence(Recipe(model=windows))
+    with pytest.raises(TorchcapsError, match="not one of all, window"):
         model_config("em-capsnet", compete="each")

@@ -10,7 +10,7 @@ import torchcaps
 from tests.models.test_registry import MODELS, small
 from torchcaps.errors import TorchcapsError
 from torchcaps.models import Output
-from torchcaps.models.exporting import export
+from torchcaps.models.export import export
 from torchcaps.models.registry import model_config
 
 pytestmark = pytest.mark.filterwarnings(
@@ -92,5 +92,5 @@ def test_a_model_that_answers_nan_is_not_exported(tmp_path):
 
 def test_what_cannot_be_exported_says_so():
     model = torchcaps.create_model("inverted-simple", num_iters="converged").eval()
-    with pytest.raises(TorchcapsError, match="give a number of passes"):
+    with pytest.raises(TorchcapsError, match="Set a fixed number of passes"):
         torch.export.export(model, (torch.rand(2, 3, 32, 32),))

@@ -54,7 +54,7 @@ def test_a_model_without_classes_has_no_weights_for_any():
     assert set(bare.representations(torch.rand(2, *bare.config.image_shape))) == {
         "features", "pixels"
     }  # fmt: skip
-    with pytest.raises(TorchcapsError, match="knows no classes"):
+    with pytest.raises(TorchcapsError, match="has no classes to predict"):
         bare.predict(torch.rand(1, *bare.config.image_shape))
-    with pytest.raises(TorchcapsError, match="knows no classes"):
+    with pytest.raises(TorchcapsError, match="no classifier"):
         make("sparse-small").reset_classifier(3)

@@ -7,7 +7,7 @@ from torch.nn import functional as F
 import torchcaps
 from torchcaps.errors import TorchcapsError
 from torchcaps.layers import Capsules, ConvCaps
-from torchcaps.layers.backbone import make_backbone
+from torchcaps.layers.stems import make_backbone
 from torchcaps.routing import Solver
 from torchcaps.routing.inverted import inverted_attention_step_reference
 from torchcaps.routing.window import unfold
@@ -46,8 +46,8 @@ def test_parameters_are_as_printed(name, fields, count):
 
 
 def test_the_best_model_stays_below_three_million():
-    from torchcaps.experiments import get_recipe
     from torchcaps.models.registry import build
+    from torchcaps.training.registry import get_recipe
 
     assert build(get_recipe("inverted/best").model).num_parameters <= 3_000_000
 
@@ -55,7 +55,7 @@ def test_the_best_model_stays_below_three_million():
 def every_pass(model, images):
     """All layers in all passes, by explicit windows and votes, dead passes too."""
     c = model.config
-    poses = [model.primary_norm(model.primary(model.backbone(model.normalise(images))))]
+    poses = [model.primary_norm(model.primary(model.backbone(model.normalize(images))))]
 
     def step(number, below, parents):
         layer = model.layers[number]
@@ -89,7 +89,7 @@ def test_passes_that_reach_no_output_can_be_left_out(num_iters, fields):
 def test_leaving_passes_out_changes_no_bit_of_scores_and_gradients():
     model = tiny(num_iters=3)
     images = torch.rand(2, 1, 14, 14).double()
-    primary = model.primary_norm(model.primary(model.backbone(model.normalise(images))))
+    primary = model.primary_norm(model.primary(model.backbone(model.normalize(images))))
     poses = [primary]
     for number in range(len(model.layers)):
         poses.append(model.attend(number, poses[-1], None).poses)
@@ -193,7 +193,7 @@ def test_backbones_say_what_they_return():
 
 
 def test_bad_sizes_are_said():
-    with pytest.raises(TorchcapsError, match="at least the first pass"):
+    with pytest.raises(TorchcapsError, match="must be at least 1"):
         tiny(num_iters=0)
     with pytest.raises(TorchcapsError, match="too few for these windows"):
         tiny(image_size=6)

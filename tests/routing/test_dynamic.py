@@ -121,12 +121,12 @@ def test_a_gain_multiplies_the_couplings_of_its_parent_in_every_iteration():
         shares = logits.softmax(-1)
         parents = squash(torch.einsum("bij,bije->bje", shares * gain, votes))
         logits = logits + torch.einsum("bije,bje->bij", votes, parents)
-    found, coupling = dynamic_routing(poses, weight, 3, gain=gain)
-    torch.testing.assert_close(found, parents)
+    gained, coupling = dynamic_routing(poses, weight, 3, gain=gain)
+    torch.testing.assert_close(gained, parents)
     torch.testing.assert_close(coupling, shares)
 
 
-def test_what_cannot_be_done_says_why():
+def test_invalid_arguments_raise():
     with pytest.raises(TorchcapsError, match="at least one"):
         dynamic_routing(*inputs(), num_iters=0)
     with pytest.raises(TorchcapsError, match="float64"):

@@ -57,9 +57,9 @@ def loops(poses, active, weight, beta_u, beta_a, num_iters, final):
 
 @pytest.mark.parametrize("num_iters", [1, 2, 3])
 def test_against_loops(num_iters):
-    found = em_routing_reference(*inputs(), num_iters, final_lambda=0.5)
+    outputs = em_routing_reference(*inputs(), num_iters, final_lambda=0.5)
     expected = loops(*inputs(), num_iters, 0.5)
-    for a, b in zip(found[:2], expected, strict=True):
+    for a, b in zip(outputs[:2], expected, strict=True):
         torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-5)
 
 
@@ -75,7 +75,7 @@ def test_assignments_sum_to_one_over_parents():
     torch.testing.assert_close(coupling.sum(-1), torch.ones(B, I, dtype=torch.float64))
 
 
-def test_a_child_that_is_off_has_no_say():
+def test_inactive_child_has_no_effect():
     """A renormalisation after the multiplication cancels the activations in some public code."""
     poses, active, weight, *betas = inputs()
     active = active.clone()
@@ -123,7 +123,7 @@ def test_no_child_from_outside_the_grid():
     corner = em_routing(
         poses, active, weight, zeros, zeros, 2, window=Window(3, 1, 1), compete="window"
     )
-    there = [4, 5, 7, 8]
-    alone = em_routing(poses.flatten(1, 3), active.flatten(1), weight[there], zeros, zeros, 2)
+    inside = [4, 5, 7, 8]
+    alone = em_routing(poses.flatten(1, 3), active.flatten(1), weight[inside], zeros, zeros, 2)
     torch.testing.assert_close(corner[0][:, 0, 0], alone[0])
     torch.testing.assert_close(corner[1][:, 0, 0], alone[1])

@@ -15,20 +15,20 @@ def affine(seed=0, size=4, batch=3):
 
 def test_it_solves_an_affine_map_faster_than_plain_iteration():
     a, b = affine()
-    found, steps, change = anderson(lambda z: z @ a.T + b, torch.zeros_like(b), EXACT)
-    wanted = torch.linalg.solve(torch.eye(4).double() - a, b.T).T
-    torch.testing.assert_close(found, wanted, atol=1e-9, rtol=1e-9)
+    state, steps, change = anderson(lambda z: z @ a.T + b, torch.zeros_like(b), EXACT)
+    expected = torch.linalg.solve(torch.eye(4).double() - a, b.T).T
+    torch.testing.assert_close(state, expected, atol=1e-9, rtol=1e-9)
     assert steps < 20 and change.max() < 1e-12
     plain = torch.zeros_like(b)
     for _ in range(steps):
         plain = plain @ a.T + b
-    assert (plain - wanted).norm() > 1e-3
+    assert (plain - expected).norm() > 1e-3
 
 
 def test_gradients_are_those_of_the_solution():
     a, b = affine()
-    found, _ = fixed_point(lambda z: z @ a.T + b, torch.zeros_like(b), EXACT)
-    found.square().sum().backward()
+    state, _ = fixed_point(lambda z: z @ a.T + b, torch.zeros_like(b), EXACT)
+    state.square().sum().backward()
     got = a.grad.clone(), b.grad.clone()
     a.grad = b.grad = None
     torch.linalg.solve(torch.eye(4).double() - a, b.T).T.square().sum().backward()
@@ -43,11 +43,11 @@ def test_no_graph_without_gradients():
     assert not fixed_point(lambda z: 0.5 * z + 1, torch.zeros(1, 2))[0].requires_grad
 
 
-def test_what_does_not_converge_says_so_and_returns_its_best():
+def test_without_convergence_returns_the_best_state():
     turn = torch.tensor([[0.0, -3.0], [3.0, 0.0]])
     solver = Solver(max_iters=4, memory=1)  # without memory nothing accelerates
-    found, steps, change = anderson(lambda z: z @ turn + 1, torch.ones(2, 2), solver)
-    assert steps == 4 and change.min() > solver.tolerance and found.isfinite().all()
+    state, steps, change = anderson(lambda z: z @ turn + 1, torch.ones(2, 2), solver)
+    assert steps == 4 and change.min() > solver.tolerance and state.isfinite().all()
 
 
 def test_rows_do_not_depend_on_each_other():

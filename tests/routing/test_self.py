@@ -26,7 +26,7 @@ def inputs():
 
 def test_against_loops():
     poses, active, weight, route_weight, route_bias = inputs()
-    parents, found, coupling = self_routing(*inputs())
+    parents, activations, coupling = self_routing(*inputs())
     for b in range(B):
         shares = torch.stack(
             [(poses[b, i] @ route_weight[i] + route_bias[i]).exp() for i in range(I)]
@@ -37,7 +37,7 @@ def test_against_loops():
             weights = [shares[i, j] * active[b, i] for i in range(I)]
             pose = sum(w * (poses[b, i] @ weight[i, j]) for i, w in enumerate(weights))
             torch.testing.assert_close(parents[b, j], pose / sum(weights))
-            torch.testing.assert_close(found[b, j], sum(weights) / active[b].sum())
+            torch.testing.assert_close(activations[b, j], sum(weights) / active[b].sum())
 
 
 @pytest.mark.parametrize("most", [0, BLOCKS])
@@ -50,8 +50,8 @@ def test_route_logits(monkeypatch, most):
     torch.testing.assert_close(route_logits(poses, routes), expected[:, None])
     turns = torch.cat([poses, 2 * poses, poses.flip(0)], 1)  # children that share routes take turns
     each = torch.stack([turns[:, i] @ routes[i % I] for i in range(3 * I)], 2)
-    found = route_logits(turns, routes)
-    torch.testing.assert_close(found, each.unflatten(2, (3, I)).transpose(1, 2))
+    logits = route_logits(turns, routes)
+    torch.testing.assert_close(logits, each.unflatten(2, (3, I)).transpose(1, 2))
 
 
 def test_gradients():
@@ -72,27 +72,27 @@ def test_a_parent_looks_only_at_its_own_position():
     torch.testing.assert_close(whole[:1], alone)
 
 
-def test_route_weights_that_do_not_fit_are_explained():
+def test_route_weights_of_wrong_shape_raise():
     poses, active, weight, route_weight, route_bias = inputs()
     with pytest.raises(TorchcapsError, match=r"Route weights \[7, 3, 4\].*\[7, 3, 5\]"):
         self_routing(poses, active, weight, route_weight[..., 1:], route_bias)
 
 
-def test_one_activation_for_all_children_is_all_of_theirs():
+def test_one_activation_is_broadcast_to_all_children():
     poses, active, *rest = inputs()
     whole = self_routing(poses, active[:, :1].expand(B, I), *rest)
-    for found, expected in zip(self_routing(poses, active[:, :1], *rest), whole, strict=True):
-        torch.testing.assert_close(found, expected)
+    for output, expected in zip(self_routing(poses, active[:, :1], *rest), whole, strict=True):
+        torch.testing.assert_close(output, expected)
 
 
-def test_activations_of_another_batch_are_refused():
+def test_activations_of_another_batch_raise():
     poses, active, *rest = inputs()
     for wrong in (active[:1], active[:, :2], active[..., None]):
         with pytest.raises(TorchcapsError, match="one for all children"):
             self_routing(poses, wrong, *rest)
 
 
-def test_route_weights_of_another_type_are_refused():
+def test_route_weights_of_another_type_raise():
     poses, active, weight, route_weight, route_bias = inputs()
     with pytest.raises(TorchcapsError, match="give all one type"):
         self_routing(poses, active, weight, route_weight.half(), route_bias)

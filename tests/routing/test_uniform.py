@@ -38,7 +38,7 @@ def test_parents_are_squashed_in_float_under_autocast(route):
 
 
 @pytest.mark.parametrize("shared", [True, False])
-def test_what_cannot_be_routed_is_a_sentence(shared):
+def test_invalid_poses_raise(shared):
     poses, weight = inputs(shared)
     for wrong in (poses.int(), poses.half(), poses[:, None]):
         with pytest.raises(TorchcapsError, match="poses"):

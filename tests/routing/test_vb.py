@@ -21,14 +21,14 @@ def inputs():
 
 def test_one_pass_against_the_formula():
     poses, active, weight, beta_u, beta_a = inputs()
-    mean, found, _ = vb_routing_reference(poses, active, weight, beta_u, beta_a, 1)
+    mean, activations, _ = vb_routing_reference(poses, active, weight, beta_u, beta_a, 1)
     votes = torch.einsum("bid,ijde->bije", poses, weight)
     for j in range(J):
         r = active / J
         mass = r.sum(1)
         average = (r[..., None] * votes[:, :, j]).sum(1) / mass[:, None]
         torch.testing.assert_close(mean[:, j], mass[:, None] * average / (1 + mass)[:, None])
-    assert ((found > 0) & (found < 1)).all()
+    assert ((activations > 0) & (activations < 1)).all()
 
 
 def test_gradients():
@@ -50,8 +50,8 @@ def test_agreement_wins():
 def test_a_window_and_no_kernel():
     poses, active = torch.randn(1, 4, 4, 2, D), torch.rand(1, 4, 4, 2)
     weight, zeros = torch.randn(18, J, D, E), torch.zeros(J)
-    mean, found, coupling = vb_routing(poses, active, weight, zeros, zeros, window=Window(3))
-    assert mean.shape == (1, 2, 2, J, E) and found.shape == (1, 2, 2, J)
+    mean, activations, coupling = vb_routing(poses, active, weight, zeros, zeros, window=Window(3))
+    assert mean.shape == (1, 2, 2, J, E) and activations.shape == (1, 2, 2, J)
     assert coupling.shape == (1, 2, 2, 18, J)
     with pytest.raises(TorchcapsError, match="reference only"):
         vb_routing(poses, active, weight, zeros, zeros, window=Window(3), impl="triton")

@@ -15,15 +15,15 @@ def test_unfold_against_a_loop(kernel, stride, padding):
     """The first public version of inverted attention scrambled poses across positions here."""
     grid = torch.randn(2, 7, 6, 3, 5)
     window = Window(kernel, stride, padding)
-    found = unfold(grid, window)
-    assert found.shape == (2, window.out(7), window.out(6), kernel**2 * 3, 5)
-    for y in range(found.shape[1]):
-        for x in range(found.shape[2]):
+    children = unfold(grid, window)
+    assert children.shape == (2, window.out(7), window.out(6), kernel**2 * 3, 5)
+    for y in range(children.shape[1]):
+        for x in range(children.shape[2]):
             for ky in range(kernel):
                 for kx in range(kernel):
                     row, column = y * stride + ky - padding, x * stride + kx - padding
                     for i in range(3):
-                        child = found[:, y, x, (ky * kernel + kx) * 3 + i]
+                        child = children[:, y, x, (ky * kernel + kx) * 3 + i]
                         if 0 <= row < 7 and 0 <= column < 6:
                             assert torch.equal(child, grid[:, row, column, i])
                         else:
@@ -63,7 +63,7 @@ def test_coordinates_are_added_to_the_votes(rows):
     torch.testing.assert_close(added.abs().sum(), first.sum() + second.sum(), atol=1e-2, rtol=0)
 
 
-def test_a_budget_changes_memory_and_nothing_else():
+def test_budget_does_not_change_results():
     poses = torch.randn(3, 5, 5, 2, 4, requires_grad=True)
     weight = torch.randn(18, 3, 4, 4, requires_grad=True)
     results = []
@@ -87,7 +87,7 @@ def test_a_budget_is_kept():
     assert 5_000 < largest <= 10_000
 
 
-def test_a_window_that_does_not_fit_says_so():
+def test_window_larger_than_the_grid_raises():
     with pytest.raises(TorchcapsError, match="does not fit on a grid of side 2"):
         unfold(torch.randn(1, 2, 2, 1, 1), Window(3))
     with pytest.raises(TorchcapsError, match="at least 1"):

@@ -3,7 +3,7 @@
 import os
 import sys
 
-from torchcaps.errors import Interrupted, Misused, TorchcapsError
+from torchcaps.errors import Interrupted, TorchcapsError, UsageError
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -19,7 +19,7 @@ def main(arguments: list[str] | None = None) -> int:
         if debug:
             raise
         print(f"torchcaps: {error}", file=sys.stderr)
-        return 2 if isinstance(error, Misused) else 1
+        return 2 if isinstance(error, UsageError) else 1
     except Interrupted as stopped:
         print(f"torchcaps: stopped. Go on with: torchcaps resume {stopped}", file=sys.stderr)
         return 130

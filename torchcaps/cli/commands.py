@@ -4,75 +4,109 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from torchcaps.cli import exploring, judging, recording, showing, training, using
-from torchcaps.cli.parse import UsageError, parse
-from torchcaps.cli.tables import benchmarks, table
+from torchcaps.cli import data, evaluate, listing, paper, plot, predict, runs, train
+from torchcaps.cli.parse import ParseExit, parse
 from torchcaps.errors import nearest
 
 COMMANDS: dict[str, Callable[..., Any]] = {
-    "demo": training.demo,
-    "list": showing.list_,
-    "train": training.train,
-    "resume": training.resume,
-    "eval": judging.eval_,
-    "measure": judging.measure,
-    "predict": using.predict,
-    "embed": using.embed,
-    "export": using.export,
-    "explore": exploring.explore,
-    "report": showing.report,
-    "draw": showing.draw,
-    "tour": showing.tour,
-    "traverse": showing.traverse,
-    "sample": showing.sample,
-    "curves": showing.curves,
-    "data": showing.data,
-    "table": table,
-    "benchmarks": benchmarks,
-    "reproduce": recording.reproduce,
-    "record": recording.record,
-    "supersede": recording.supersede,
-    "rename": recording.rename,
-    "move": recording.move,
-    "adopt": recording.adopt,
-    "version": showing.version,
-    "completion": showing.completion,
+    "demo": train.demo,
+    "train": train.train,
+    "resume": train.resume,
+    "eval": evaluate.eval_,
+    "predict": predict.predict,
+    "embed": predict.embed,
+    "export": predict.export,
+    "explore": plot.explore,
+    "report": plot.report,
+    "plot": plot.plot,
+    "list": listing.list_,
+    "runs": runs.list_,
+    "data": data.data,
+    "paper": paper.table,
+}
+HIDDEN: dict[str, Callable[..., Any]] = {
+    "tour": listing.tour,
+    "completion": listing.completion,
+    "version": listing.version,
+}
+"""Commands that work and are not listed."""
+GROUPS: dict[str, dict[str, Callable[..., Any]]] = {
+    "runs": {"list": runs.list_, "clean": runs.clean},
+    "paper": {
+        "list": paper.list_,
+        "run": paper.run,
+        "table": paper.table,
+        "record": paper.record,
+        "amend": paper.amend,
+        "benchmarks": paper.benchmarks,
+    },
+}
+SUMMARIES = {
+    "runs": "List runs and free the disk space of finished ones",
+    "paper": "Reproduce the papers: recipes, tables and recorded results",
 }
 
 
+def _summary(name: str, function: Callable[..., Any]) -> str:
+    return SUMMARIES.get(name) or (function.__doc__ or "").split("\n")[0].rstrip(".")
+
+
+def _table(commands: dict[str, Callable[..., Any]], names: dict[str, str]) -> list[str]:
+    width = max(map(len, commands))
+    return [f"  {n:{width}}  {names.get(n) or _summary('', f)}" for n, f in commands.items()]
+
+
 def _help() -> str:
-    width = max(map(len, COMMANDS))
-    lines = [
-        f"  {name:{width}}  {(function.__doc__ or '').split('. ')[0].splitlines()[0].rstrip('.')}"
-        for name, function in COMMANDS.items()
-    ]
+    names = {name: _summary(name, function) for name, function in COMMANDS.items()}
     return "\n".join([
-        "torchcaps COMMAND [words]: capsule networks in PyTorch.", "",
-        *lines, "",
-        "torchcaps COMMAND --help tells more. A newcomer's first word: torchcaps demo",
+        "torchcaps COMMAND [arguments]: capsule networks in PyTorch.", "",
+        *_table(COMMANDS, names), "",
+        "Options of every command: --help, --debug (full tracebacks). -V, --version: the version.",
+        "New here? Run: torchcaps demo",
     ])  # fmt: skip
 
 
+def _group_help(name: str) -> str:
+    usage = (
+        f"torchcaps {name} COMMAND [arguments]: {SUMMARIES[name][0].lower()}{SUMMARIES[name][1:]}"
+    )
+    return "\n".join([f"{usage}.", "", *_table(GROUPS[name], {})])
+
+
 def run_command(words: list[str]) -> int:
-    """Find the command and hand it its words."""
+    """Find the command and pass it its arguments."""
     if not words or words[0] in ("-h", "--help", "help"):
         print(_help())
         return 0
     name, rest = words[0], words[1:]
-    if name == "--version":
+    if name in ("-V", "--version"):
         from torchcaps import __version__
 
         print(f"torchcaps {__version__}")
         return 0
-    if name not in COMMANDS:
-        print(f"torchcaps: no command {name!r}. {nearest(name, list(COMMANDS))}", file=sys.stderr)
+    function = {**COMMANDS, **HIDDEN}.get(name)
+    if function is None:
+        near = nearest(name, list(COMMANDS))
+        print(f"torchcaps: unknown command {name!r}. {near}", file=sys.stderr)
         return 2
+    prog = f"torchcaps {name}"
+    if name in GROUPS:
+        if (not rest and name != "runs") or (rest and rest[0] in ("-h", "--help", "help")):
+            print(_group_help(name))
+            return 0
+        if rest and not rest[0].startswith("-"):
+            group = GROUPS[name]
+            if rest[0] not in group:
+                near = nearest(rest[0], list(group))
+                print(f"torchcaps: unknown command '{name} {rest[0]}'. {near}", file=sys.stderr)
+                return 2
+            function, prog, rest = group[rest[0]], f"{prog} {rest[0]}", rest[1:]
     try:
         if name in ("train", "resume"):  # their options are the fields of a recipe
-            COMMANDS[name](rest)
+            function(rest)
         else:
-            parse(COMMANDS[name], rest, f"torchcaps {name}")
-    except UsageError:
+            parse(function, rest, prog)
+    except ParseExit:
         return 2
     except SystemExit as stop:  # --help
         return int(stop.code or 0)

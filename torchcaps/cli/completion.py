@@ -2,9 +2,9 @@
 
 from torchcaps.cli.catalog import read
 
-RUNS = "resume eval measure predict embed export sample report draw record curves traverse".split()
+RUNS = "resume eval predict embed export explore report".split()
 """Commands whose words are files and folders."""
-KINDS = "all models data recipes tasks routings measures runs"
+KINDS = "all models data tasks routings metrics figures"
 _SCRIPT = """\
 # torchcaps completion {shell} >> ~/.{shell}rc
 {prelude}_torchcaps() {{
@@ -47,8 +47,10 @@ def _words() -> dict[tuple[str, bool], str]:
         ("data", True): "get check show",
         ("data", False): known["data"],
         ("list", True): KINDS,
-        ("table", True): known["papers"],
-        ("reproduce", True): known["papers"],
+        ("plot", True): known["figures"],
+        ("runs", True): "list clean",
+        ("paper", True): "list run table record amend benchmarks",
+        ("paper", False): known["papers"],
         ("completion", True): "bash zsh fish",
     }
 

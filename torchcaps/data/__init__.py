@@ -1,23 +1,9 @@
-"""Data sets as uint8 tensors, whole on the device: `torchcaps.data.load("digits")`."""
+"""Data sets as uint8 tensors on the device: `torchcaps.data.load("digits")`."""
 
-from torchcaps.data import (
-    affnist,
-    cifar,
-    constellations,
-    digits,
-    dsprites,
-    folder,
-    generated,
-    given,
-    imagenette,
-    mnist,
-    multimnist,
-    smallnorb,
-    svhn,
-)
+from torchcaps.data import convert, sets
 from torchcaps.data.augment import Augment
+from torchcaps.data.convert import as_dataset
 from torchcaps.data.dataset import Batch, Dataset, Split, hold_out
-from torchcaps.data.given import as_dataset
 from torchcaps.data.loader import Loader
 from torchcaps.data.registry import entries, load
 
@@ -28,20 +14,9 @@ __all__ = [
     "Loader",
     "Split",
     "as_dataset",
+    "convert",
     "entries",
     "hold_out",
     "load",
-    "affnist",
-    "cifar",
-    "constellations",
-    "digits",
-    "dsprites",
-    "folder",
-    "generated",
-    "given",
-    "imagenette",
-    "mnist",
-    "multimnist",
-    "smallnorb",
-    "svhn",
+    "sets",
 ]

@@ -1,4 +1,4 @@
-"""What a data set is here: uint8 tensors that fit on the device, in three splits."""
+"""Data sets: uint8 tensors that fit on the device, in three splits."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -7,16 +7,16 @@ import torch
 from torch import Tensor
 
 from torchcaps.errors import TorchcapsError
-from torchcaps.functional import draws
+from torchcaps.functional import counter_uniform
 
 
 @dataclass
 class Batch:
-    """What a step sees. (Not frozen: Lightning converts its tensors in place.)
+    """A training or evaluation batch. (Not frozen: Lightning converts its tensors in place.)
 
-    images [B,C,H,W] float in [0,1]; labels [B], or [B,2] where two objects overlap (-1: none);
-    targets [B,2,C,H,W] float: the image of each labelled object, where they overlap; pasted [B]
-    labels and kept [B] float: whose rectangle came in, and the share of the image that it left.
+    images [B,C,H,W] float in [0,1]; labels [B], or [B,2] with overlapping objects (-1: no label);
+    targets [B,2,C,H,W] float: image of each overlapping object. For CutMix: pasted [B], the label
+    of the pasted rectangle, and kept [B] float, the share of the image outside it.
     """
 
     images: Tensor
@@ -38,7 +38,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Split:
-    """Images [N,C,H,W] uint8, labels [N] (or [N,2]; -1: none), and what else is known of each."""
+    """Images [N,C,H,W] uint8, labels [N] or [N,2] (-1: no label), and factors of variation [N]."""
 
     images: Tensor
     labels: Tensor
@@ -63,18 +63,18 @@ class Split:
         return Split(self.images.to(device), self.labels.to(device), factors, targets)
 
     def batch(self, rows: Tensor | slice) -> Batch:
-        part = self[rows]
-        targets = None if part.targets is None else part.targets.float() / 255
-        return Batch(part.images.float() / 255, part.labels, targets)
+        subset = self[rows]
+        targets = None if subset.targets is None else subset.targets.float() / 255
+        return Batch(subset.images.float() / 255, subset.labels, targets)
 
     def batches(self, size: int) -> Iterator[Batch]:
-        """The whole split in order, the last batch as short as it comes."""
+        """Iterate over the split in order; the last batch may be smaller."""
         for start in range(0, len(self), size):
             yield self.batch(slice(start, start + size))
 
 
 def joined(one: Split, two: Split) -> Split:
-    """Both, one after the other."""
+    """Concatenate two splits."""
     factors = {name: torch.cat([one.factors[name], two.factors[name]]) for name in one.factors}
     targets = None
     if one.targets is not None and two.targets is not None:
@@ -84,16 +84,16 @@ def joined(one: Split, two: Split) -> Split:
 
 
 Render = Callable[[Split, Tensor, Tensor], Batch]
-"""(base split, rows [B], sample numbers [B]) -> Batch: how a generated set draws images."""
+"""(base split, rows [B], sample numbers [B]) -> Batch of a generated set"""
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """Three splits and what a model must know of them.
+    """Three splits, class names, and how training samples are generated.
 
-    `render` belongs to generated sets: their train split holds the base images, and each training
-    sample is drawn from them when it is asked for, `copies` samples an image and epoch. Not
-    `shuffled`: samples come in order, as a set whose `render` has an order of its own needs them.
+    Generated sets have `render`: their train split holds the base images, from which it renders
+    training samples on demand, `copies` samples per image and epoch. `shuffled=False` keeps the
+    samples in order, for a `render` that shuffles.
     """
 
     name: str
@@ -106,15 +106,15 @@ class Dataset:
     copies: int = 1
     shuffled: bool = True
     files: str = ""
-    """The sha256 of the names, classes and splits of a folder's images, all of which decide who is
-    in which split; empty for other sets."""
+    """The sha256 of the names, classes and splits of a folder's images, which determine the splits;
+    empty for other data sets."""
 
     def __repr__(self) -> str:
         splits = (f"{name}={getattr(self, name)}" for name in ("train", "val", "test"))
         return f"Dataset({self.name!r}, {self.num_classes} classes, {', '.join(splits)})"
 
     def training(self, rows: Tensor, number: Tensor) -> Batch:
-        """Training images before any augmentation; drawn ones are those of these sample numbers."""
+        """Training images before augmentation; generated images depend on the sample numbers."""
         return self.render(self.train, rows, number) if self.render else self.train.batch(rows)
 
     @property
@@ -133,7 +133,7 @@ class Dataset:
 
 
 def named_as(data: Dataset, names: tuple[str, ...]) -> Dataset:
-    """The same set with labels that number `names`, class by class; unknown classes are named."""
+    """Renumber the labels by the positions of the classes in `names`; unknown classes raise."""
     if data.classes == names:
         return data
     unknown = [name for name in data.classes if name not in names]
@@ -141,34 +141,32 @@ def named_as(data: Dataset, names: tuple[str, ...]) -> Dataset:
         more = f" and {len(unknown) - 10} more" if len(unknown) > 10 else ""
         raise TorchcapsError(
             f"{data.name} has classes that the model does not know: "
-            f"{', '.join(unknown[:10])}{more}. It knows {', '.join(names[:10])}"
+            f"{', '.join(unknown[:10])}{more}. The model's classes: {', '.join(names[:10])}"
             f"{' …' if len(names) > 10 else ''}."
         )
-    place = torch.tensor([*(names.index(name) for name in data.classes), -1])  # no label stays none
+    number = torch.tensor([*(names.index(name) for name in data.classes), -1])  # -1 stays -1
     splits = {
-        name: replace(split, labels=place.to(split.labels.device)[split.labels])
+        name: replace(split, labels=number.to(split.labels.device)[split.labels])
         for name, split in (("train", data.train), ("val", data.val), ("test", data.test))
     }
     return replace(data, **splits, classes=names)
 
 
 def whole(data: Dataset) -> Split:
-    """Every image of a set, whatever its split."""
+    """All images of a data set, from all splits."""
     if data.render is not None:
-        raise TorchcapsError(
-            f"{data.name}: its training images are drawn afresh; evaluate on val or test."
-        )
+        raise TorchcapsError(f"{data.name} generates its training images; evaluate on val or test.")
     return joined(joined(data.train, data.val), data.test)
 
 
 def _by_class(labels: Tensor, seed: int) -> dict[int, Tensor]:
-    """The rows of each label, in an order that is the seed's. labels [N]"""
-    order = draws(seed, torch.arange(len(labels)), 1)[:, 0].argsort(stable=True)
+    """Rows of each label, shuffled by the seed. labels [N]"""
+    order = counter_uniform(seed, torch.arange(len(labels)), 1)[:, 0].argsort(stable=True)
     return {label: order[labels[order] == label] for label in labels.unique().tolist()}
 
 
 def hold_out(labels: Tensor, fraction: float = 0.1, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Rows to keep and rows to hold out: the same fraction of every class, the same for a seed.
+    """Rows to keep and rows to hold out: the same fraction of every class, determined by the seed.
 
     labels [N] -> kept rows, held-out rows, both in ascending order
     """
@@ -181,10 +179,11 @@ def hold_out(labels: Tensor, fraction: float = 0.1, seed: int = 0) -> tuple[Tens
 def with_validation(
     name: str, train: Split, test: Split, classes: tuple[str, ...], *, seed: int, note: str = ""
 ) -> Dataset:
-    """A data set whose authors named no validation split: a tenth of train becomes one."""
+    """Make a data set that has no validation split: hold out a tenth of train."""
     if len(train) < 2 or len(test) < 1:
         raise TorchcapsError(
-            f"{name}: {len(train)} training and {len(test)} test images are too few."
+            f"{name}: {len(train)} training and {len(test)} test images are too few. Give at least "
+            "2 and 1."
         )
     kept, held = hold_out(train.labels, seed=seed)
     if not len(held):  # fewer than five images in every class
@@ -193,13 +192,15 @@ def with_validation(
 
 
 def hold_fewer(data: Dataset, count: int) -> Dataset:
-    """The same set with `count` of its validation images held out; the others are trained on."""
+    """Reduce the validation split to `count` images and train on the others."""
     if data.render is not None:
-        raise TorchcapsError(f"{data.name} draws its images, and its validation split stays as is.")
+        raise TorchcapsError(
+            f"{data.name} generates its images, so its validation split stays as is."
+        )
     if not 0 < count <= len(data.val):
         raise TorchcapsError(
-            f"{data.name} holds out {len(data.val)} images, and data.held_out={count} asks for "
-            "more of them: --data.held-out 0 keeps all."
+            f"data.held_out={count} is more than the {len(data.val)} validation images of "
+            f"{data.name}: --data.held-out 0 keeps all."
         )
     held = torch.zeros(len(data.val), dtype=torch.bool)
     held[torch.linspace(0, len(data.val) - 1, count).round().long()] = True  # of every class
@@ -207,15 +208,17 @@ def hold_fewer(data: Dataset, count: int) -> Dataset:
 
 
 def keep_per_class(data: Dataset, count: int, seed: int = 0) -> Dataset:
-    """The same set with `count` training images of each class; validation and test stay whole."""
+    """Keep `count` training images per class; validation and test stay unchanged."""
     labels = data.train.labels
     if labels.ndim != 1 or not data.num_classes:
-        raise TorchcapsError(f"{data.name} has no single label an image, so no {count} a class.")
+        raise TorchcapsError(
+            f"{data.name} has no single label per image: {count} per class cannot be selected."
+        )
     rows = _by_class(labels, seed)
     fewest = min(len(rows.get(label, ())) for label in range(data.num_classes))
     if not 0 < count <= fewest:
         raise TorchcapsError(
-            f"{data.name} has {fewest} training images of its smallest class: not {count} of each."
+            f"{data.name} has {fewest} training images of its smallest class; got {count}."
         )
     kept = torch.cat([rows[label][:count] for label in range(data.num_classes)]).sort().values
     return replace(data, train=data.train[kept])

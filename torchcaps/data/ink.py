@@ -1,6 +1,6 @@
-"""Where the ink of images lies: boxes around it, and whether two sets lie alike.
+"""Bounding boxes of the ink in images, and a test whether two sets have the same distribution.
 
-For drawn sets beside original files: `torchcaps data compare affnist affnist-like:mnist`.
+Compares generated sets with original files: `torchcaps data compare affnist affnist-like:mnist`.
 """
 
 import math
@@ -12,21 +12,21 @@ from torch import Tensor
 from torchcaps.data.dataset import Split
 from torchcaps.errors import TorchcapsError
 
-FAINT = 32
-"""Grey levels below which a pixel counts as empty, since bilinear edges fade out differently."""
-RARE = 0.001
-"""How often two samples of one distribution differ by more than the limit."""
+INK_THRESHOLD = 32
+"""Smallest gray level of ink; faint pixels depend on the interpolation at edges."""
+SIGNIFICANCE = 0.001
+"""Probability that two samples of one distribution differ by more than the limit."""
 
 
 class Compared(NamedTuple):
-    """One number of the boxes in two sets."""
+    """Comparison of one measure of the boxes in two sets."""
 
     mean: float
     other: float
     distance: float
-    """The largest difference of their cumulative shares (Kolmogorov and Smirnov)."""
+    """Kolmogorov-Smirnov statistic: largest difference of the cumulative distributions."""
     limit: float
-    """What chance alone exceeds once in a thousand."""
+    """Critical value of the distance at the significance level."""
 
     @property
     def alike(self) -> bool:
@@ -35,36 +35,36 @@ class Compared(NamedTuple):
 
 def ink_boxes(split: Split) -> dict[str, Tensor]:
     """First row and column with ink, height, width and share of pixels with ink, each [N]."""
-    there = split.images.amax(1) >= FAINT
-    if not bool(there.flatten(1).any(1).all()):
-        raise TorchcapsError("An image has no ink at all.")
-    found = {}
-    for name, size, lines in (("top", "height", there.any(2)), ("left", "width", there.any(1))):
+    ink = split.images.amax(1) >= INK_THRESHOLD
+    if not bool(ink.flatten(1).any(1).all()):
+        raise TorchcapsError("An image has no ink.")
+    boxes = {}
+    for name, size, lines in (("top", "height", ink.any(2)), ("left", "width", ink.any(1))):
         first = lines.float().argmax(1)
         last = lines.shape[1] - 1 - lines.flip(1).float().argmax(1)
-        found[name], found[size] = first, last - first + 1
-    found["share"] = there.flatten(1).float().mean(1)
-    return {name: values.double().cpu() for name, values in found.items()}
+        boxes[name], boxes[size] = first, last - first + 1
+    boxes["share"] = ink.flatten(1).float().mean(1)
+    return {name: values.double().cpu() for name, values in boxes.items()}
 
 
 def distance(one: Tensor, other: Tensor) -> float:
-    """The largest difference of two samples' cumulative shares."""
-    places = torch.cat([one, other]).unique()
-    shares = [
-        torch.searchsorted(sample.sort().values, places, right=True) / len(sample)
+    """Kolmogorov-Smirnov statistic of two samples."""
+    values = torch.cat([one, other]).unique()
+    cumulative = [
+        torch.searchsorted(sample.sort().values, values, right=True) / len(sample)
         for sample in (one, other)
     ]
-    return float((shares[0] - shares[1]).abs().max())
+    return float((cumulative[0] - cumulative[1]).abs().max())
 
 
 def compare_ink(one: Split, other: Split) -> dict[str, Compared]:
-    """Each number of the boxes in both sets, how far apart they are, and how far chance goes."""
+    """Compare each measure of the ink boxes in two sets."""
     if one.images.shape[1:] != other.images.shape[1:]:
         sizes = " and ".join("x".join(map(str, s.images.shape[1:])) for s in (one, other))
-        raise TorchcapsError(f"Images of {sizes} cannot be compared.")
+        raise TorchcapsError(f"Images of {sizes} cannot be compared: give sets of one image size.")
     first, second = ink_boxes(one), ink_boxes(other)
     count = len(one) * len(other) / (len(one) + len(other))
-    limit = math.sqrt(-math.log(RARE / 2) / (2 * count))
+    limit = math.sqrt(-math.log(SIGNIFICANCE / 2) / (2 * count))
     return {
         name: Compared(
             float(values.mean()), float(second[name].mean()), distance(values, second[name]), limit

@@ -1,6 +1,6 @@
-"""MATLAB 5 files: numeric arrays and structs of them, every length checked before it is believed.
+"""Reader of MATLAB 5 files with numeric arrays and structs; checks every length before it reads.
 
-Written here because the usual reader can be made to crash the interpreter by a damaged file.
+A damaged file can crash the interpreter through SciPy's reader, so torchcaps has its own.
 """
 
 import struct
@@ -42,12 +42,12 @@ _MATRIX, _COMPRESSED, _STRUCT = 14, 15, 2
 _MAX_DEPTH = 8
 
 
-class _Broken(Exception):
+class _DamagedFile(Exception):
     pass
 
 
 class _Reader:
-    """Data elements one after the other out of a stretch of bytes."""
+    """Reads consecutive data elements from a buffer."""
 
     def __init__(self, data: memoryview, order: str):
         self.data, self.order, self.at = data, order, 0
@@ -57,41 +57,41 @@ class _Reader:
 
     def _take(self, count: int) -> memoryview:
         if count < 0 or self.at + count > len(self.data):
-            raise _Broken("an element is longer than the file")
-        part = self.data[self.at : self.at + count]
+            raise _DamagedFile("an element is longer than the file")
+        chunk = self.data[self.at : self.at + count]
         self.at += count
-        return part
+        return chunk
 
     def element(self) -> tuple[int, memoryview]:
         (tag,) = struct.unpack(f"{self.order}I", self._take(4))
         if tag >> 16:  # a small element: type, length and up to four bytes in eight
             if tag >> 16 > 4:
-                raise _Broken("a small element of more than four bytes")
+                raise _DamagedFile("a small element has more than four bytes")
             return tag & 0xFFFF, self._take(4)[: tag >> 16]
         (length,) = struct.unpack(f"{self.order}I", self._take(4))
-        part = self._take(length)
+        content = self._take(length)
         if tag != _COMPRESSED:
             self._take(min(-length % 8, len(self.data) - self.at))
-        return tag, part
+        return tag, content
 
     def numbers(self) -> np.ndarray:
         kind, data = self.element()
         if kind not in _STORED:
-            raise _Broken(f"numbers of the unknown type {kind}")
+            raise _DamagedFile(f"unknown number type {kind}")
         dtype = np.dtype(self.order + _STORED[kind])
         if len(data) % dtype.itemsize:
-            raise _Broken("a part of a number")
+            raise _DamagedFile("an incomplete number")
         return np.frombuffer(data, dtype)
 
     def matrix(self, depth: int = 0) -> tuple[str, Any]:
-        """An array element -> (name, array or struct); None for kinds that we have no use for."""
+        """Read an array element -> (name, array or struct; None for unsupported kinds)."""
         if depth > _MAX_DEPTH:
-            raise _Broken("structs within structs without end")
+            raise _DamagedFile("structs are nested too deeply")
         flags = self.numbers()
         shape = tuple(self.numbers().tolist())
         name = bytes(self.element()[1]).decode("latin1")
         if len(flags) < 1 or len(shape) < 2 or min(shape) < 0:
-            raise _Broken("an array without a shape")
+            raise _DamagedFile("an array has no shape")
         kind = int(flags[0]) & 0xFF
         if kind == _STRUCT:
             return name, self._struct(shape, depth)
@@ -99,8 +99,8 @@ class _Reader:
             return name, None
         values = self.numbers()
         if len(values) != prod(shape):
-            raise _Broken(f"{len(values)} numbers for the shape {shape}")
-        with np.errstate(all="ignore"):  # stored in a wider type than declared: damage, or nothing
+            raise _DamagedFile(f"{len(values)} numbers for shape {shape}")
+        with np.errstate(all="ignore"):  # a wider type than declared may overflow in a damaged file
             return name, values.astype(_CLASSES[kind]).reshape(shape, order="F")
 
     def _struct(self, shape: tuple[int, ...], depth: int) -> dict[str, Any] | None:
@@ -109,48 +109,48 @@ class _Reader:
         if prod(shape) != 1:
             return None
         if width < 1 or len(names) % width:
-            raise _Broken("field names of no length")
+            raise _DamagedFile("field names have no length")
         fields = {}
         for start in range(0, len(names), width):
             key = names[start : start + width].split(b"\0")[0].decode("latin1")
             kind, data = self.element()
             if kind != _MATRIX:
-                raise _Broken("a field that is no array")
+                raise _DamagedFile("a field is not an array")
             fields[key] = _Reader(data, self.order).matrix(depth + 1)[1] if len(data) else None
         return fields
 
 
-def _unpacked(part: memoryview, order: str) -> bytes:
-    """A compressed element: as many bytes as its own head promises, and no more."""
+def _decompress(content: memoryview, order: str) -> bytes:
+    """Decompress an element, at most the number of bytes in its header."""
     stream = zlib.decompressobj()
-    head = stream.decompress(part, 8)
+    head = stream.decompress(content, 8)
     if len(head) < 8:
-        raise _Broken("a compressed element without a head")
+        raise _DamagedFile("a compressed element has no header")
     tag, length = struct.unpack(f"{order}II", head)
     if tag >> 16:
         return head
     if length > LARGEST:
-        raise _Broken("a compressed element that is too large")
+        raise _DamagedFile("a compressed element is too large")
     rest = stream.decompress(stream.unconsumed_tail, length + 8) if length else b""
     return head + rest
 
 
 def read_mat(path: Path) -> dict[str, Any]:
-    """Variables by name: arrays, and structs as dicts of arrays."""
+    """Read variables by name: arrays, and structs as dicts of arrays."""
     data = read_bytes(path)
     order = {b"IM": "<", b"MI": ">"}.get(data[126:128])
     if order is None:
         raise TorchcapsError(f"{path}: not a MATLAB 5 file.")
-    found = {}
+    variables = {}
     try:
         reader = _Reader(memoryview(data)[128:], order)
         while reader.more():
-            kind, part = reader.element()
+            kind, content = reader.element()
             if kind == _COMPRESSED:
-                kind, part = _Reader(memoryview(_unpacked(part, order)), order).element()
+                kind, content = _Reader(memoryview(_decompress(content, order)), order).element()
             if kind == _MATRIX:
-                name, value = _Reader(part, order).matrix()
-                found[name] = value
-    except (_Broken, zlib.error, struct.error, ValueError, MemoryError) as error:
-        raise TorchcapsError(f"{path}: a damaged MATLAB 5 file ({error}).") from None
-    return found
+                name, value = _Reader(content, order).matrix()
+                variables[name] = value
+    except (_DamagedFile, zlib.error, struct.error, ValueError, MemoryError) as error:
+        raise TorchcapsError(f"{path}: damaged MATLAB 5 file ({error}).") from None
+    return variables

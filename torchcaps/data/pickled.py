@@ -1,8 +1,8 @@
-"""The few pickles that are read here, without Python's unpickler: nothing in a file is ever called.
+"""Reader of CIFAR's pickles without Python's unpickler: it never calls anything from a file.
 
-CIFAR's python version is a dict of lists, strings and one array of bytes. Its opcodes are read one
-by one; an array is built from the bytes that stand in the file, if their number is right. Every
-other opcode, name or shape is refused. What is read is never larger than the file.
+CIFAR's python version is a dict of lists, strings and one array of bytes. The reader interprets the
+opcodes one by one and builds an array from its bytes if their number is right. It refuses all other
+opcodes, names and shapes. The result is never larger than the file.
 """
 
 import pickletools
@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-MOST = 2_000_000
-"""Opcodes of a file; the largest of CIFAR's has about 400,000."""
+MAX_OPCODES = 2_000_000
+"""Largest number of opcodes in a file; CIFAR's largest file has about 400,000."""
 _MODULES = ("numpy.core.multiarray", "numpy._core.multiarray")
 _NAMES = {(m, "_reconstruct"): "array" for m in _MODULES} | {
     ("numpy", "ndarray"): "ndarray",
@@ -29,12 +29,12 @@ _MARK = object()
 
 
 class Refused(Exception):
-    """Something that no file of the kind has."""
+    """The pickle contains something other than data of the supported kinds."""
 
 
 @dataclass
-class _Made:
-    """What a file says it makes: an array or a kind of number, as far as it is known."""
+class _Object:
+    """An array, a number type or a function, as named in a file."""
 
     what: str
     kind: str = ""
@@ -42,21 +42,23 @@ class _Made:
 
 
 def read_pickle(data: bytes) -> Any:
-    """Dicts, lists, tuples, bytes, strings, numbers, arrays of whole numbers."""
+    """Read dicts, lists, tuples, bytes, strings, numbers and arrays of integers from a pickle."""
     machine = _Machine()
     try:
         for count, (opcode, argument, _) in enumerate(pickletools.genops(data)):
-            if count > MOST:
-                raise Refused(f"more than {MOST:,} opcodes")
+            if count > MAX_OPCODES:
+                raise Refused(f"more than {MAX_OPCODES:,} opcodes")
             if opcode.name == "STOP":
                 return machine.pop()
             machine.do(opcode.name, argument)
     except (ValueError, IndexError, KeyError, TypeError, RecursionError, OverflowError) as error:
         raise Refused(f"{type(error).__name__}: {error}") from None
-    raise Refused("it has no end")
+    raise Refused("no STOP opcode")
 
 
 class _Machine:
+    """Stack and memo of the pickle machine."""
+
     def __init__(self):
         self.stack: list[Any] = []
         self.memo: dict[int, Any] = {}
@@ -64,12 +66,12 @@ class _Machine:
     def pop(self) -> Any:
         value = self.stack.pop()
         if value is _MARK:
-            raise Refused("a mark in place of a value")
+            raise Refused("refused a mark instead of a value")
         return value
 
     def since_mark(self) -> list[Any]:
         at = len(self.stack) - 1
-        while self.stack[at] is not _MARK:  # below the first: an IndexError, which is refused
+        while self.stack[at] is not _MARK:  # without a mark an IndexError, which is refused
             at = at - 1 if at else len(self.stack)
         values = self.stack[at + 1 :]
         del self.stack[at:]
@@ -95,9 +97,8 @@ class _Machine:
 
     def _gather(self, name: str, argument: Any) -> None:
         if name in ("TUPLE", "LIST", "DICT"):
-            values = self.since_mark()
-            made = {"TUPLE": tuple, "LIST": list, "DICT": _pairs}[name]
-            self.stack.append(made(values))
+            build = {"TUPLE": tuple, "LIST": list, "DICT": _pairs}[name]
+            self.stack.append(build(self.since_mark()))
         elif name in ("TUPLE1", "TUPLE2", "TUPLE3"):
             count = int(name[-1])
             values = [self.pop() for _ in range(count)][::-1]
@@ -111,71 +112,72 @@ class _Machine:
         elif name in ("GLOBAL", "STACK_GLOBAL"):
             self._global(name, argument)
         elif name == "REDUCE":
-            values, called = self.pop(), self.pop()
-            self.stack.append(_reduced(called, values))
+            values, function = self.pop(), self.pop()
+            self.stack.append(_reduce(function, values))
         elif name == "BUILD":
             state = self.pop()
-            _built(self._top(_Made), state)
+            _build(self._top(_Object), state)
         else:
             raise Refused(f"refused the opcode {name}")
 
     def _top(self, kind: type) -> Any:
         if not isinstance(self.stack[-1], kind):
-            raise Refused(f"refused a {type(self.stack[-1]).__name__} where there is none")
+            raise Refused(f"refused a {type(self.stack[-1]).__name__}, expected a {kind.__name__}")
         return self.stack[-1]
 
     def _global(self, name: str, argument: Any) -> None:
         if name == "GLOBAL":
-            module, _, called = argument.partition(" ")
+            module, _, function = argument.partition(" ")
         else:
-            called, module = self.pop(), self.pop()
-        if (module, called) not in _NAMES:
-            raise Refused(f"refused {module}.{called}")
-        self.stack.append(_Made(_NAMES[module, called]))
+            function, module = self.pop(), self.pop()
+        if (module, function) not in _NAMES:
+            raise Refused(f"refused {module}.{function}")
+        self.stack.append(_Object(_NAMES[module, function]))
 
 
 def _pairs(values: list[Any]) -> dict[Any, Any]:
     keys = values[::2]
     if len(values) % 2 or not all(isinstance(key, bytes | str | int) for key in keys):
-        raise Refused("refused a key that is no name")
+        raise Refused("refused a key that is not a string, bytes or integer")
     return dict(zip(keys, values[1::2], strict=True))
 
 
-def _reduced(called: Any, values: Any) -> Any:
-    """What a call would make, if it is one of three."""
-    if not isinstance(called, _Made) or not isinstance(values, tuple):
+def _reduce(function: Any, values: Any) -> Any:
+    """Result of a call of one of the three supported functions."""
+    if not isinstance(function, _Object) or not isinstance(values, tuple):
         raise Refused("refused a call")
-    if called.what == "array":
-        return _Made("array")
-    if called.what == "dtype" and values and isinstance(values[0], str | bytes):
+    if function.what == "array":
+        return _Object("array")
+    if function.what == "dtype" and values and isinstance(values[0], str | bytes):
         text = values[0].decode("latin1") if isinstance(values[0], bytes) else values[0]
         if text not in _KINDS:
-            raise Refused(f"refused numbers of the kind {text[:20]!r}")
-        return _Made("kind", _KINDS[text])
-    if called.what == "encode" and values and isinstance(values[0], str):
+            raise Refused(f"refused number type {text[:20]!r}")
+        return _Object("kind", _KINDS[text])
+    if function.what == "encode" and values and isinstance(values[0], str):
         return values[0].encode("latin1")
-    raise Refused(f"refused a call of {called.what}")
+    raise Refused(f"refused a call of {function.what}")
 
 
-def _built(made: _Made, state: Any) -> None:
-    if made.what == "kind":
-        return  # its byte order and flags: a kind of number here has neither
-    if made.what != "array" or not isinstance(state, tuple) or len(state) != 5:
+def _build(target: _Object, state: Any) -> None:
+    """Set the state of an array."""
+    if target.what == "kind":
+        return  # byte order and flags, which the supported number types do not need
+    if target.what != "array" or not isinstance(state, tuple) or len(state) != 5:
         raise Refused("refused a state")
     _, shape, kind, by_columns, content = state
-    good = isinstance(kind, _Made) and kind.what == "kind" and isinstance(content, bytes)
-    good = good and isinstance(shape, tuple) and all(isinstance(n, int) and n >= 0 for n in shape)
-    if not good or len(content) != prod(shape) * np.dtype(kind.kind).itemsize:
-        raise Refused("refused an array that its bytes do not fill")
+    valid = isinstance(kind, _Object) and kind.what == "kind" and isinstance(content, bytes)
+    valid = valid and isinstance(shape, tuple) and all(isinstance(n, int) and n >= 0 for n in shape)
+    if not valid or len(content) != prod(shape) * np.dtype(kind.kind).itemsize:
+        raise Refused("refused an array whose bytes do not match its shape")
     order = "F" if by_columns else "C"
-    made.array = np.frombuffer(content, kind.kind).reshape(shape, order=order)
+    target.array = np.frombuffer(content, kind.kind).reshape(shape, order=order)
 
 
 def array_of(value: Any) -> np.ndarray:
-    """An array, or a list of whole numbers."""
-    if isinstance(value, _Made) and value.array is not None:
+    """Convert an array of the file, or a list of integers, to NumPy."""
+    if isinstance(value, _Object) and value.array is not None:
         return value.array
-    whole = (int, np.integer)
-    if isinstance(value, list) and all(isinstance(n, whole) and abs(n) < 2**31 for n in value):
+    integer = (int, np.integer)
+    if isinstance(value, list) and all(isinstance(n, integer) and abs(n) < 2**31 for n in value):
         return np.array(value, np.int64)
-    raise Refused("neither an array nor a list of whole numbers")
+    raise Refused("not an array or a list of integers")

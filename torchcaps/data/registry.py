@@ -10,7 +10,8 @@ from pathlib import Path
 from torchcaps.data.dataset import Dataset
 from torchcaps.data.source import Remote, default_root, sha256_file
 from torchcaps.data.spec import call, parse
-from torchcaps.errors import Misused, TorchcapsError, nearest
+from torchcaps.errors import TorchcapsError
+from torchcaps.registry import Registry
 
 
 @dataclass(frozen=True)
@@ -28,41 +29,38 @@ class Entry:
         return "base" in inspect.signature(self.load).parameters
 
 
-_ENTRIES: dict[str, Entry] = {}
+DATASETS = Registry[Entry]("data set", "data")
 
 
 def register(name: str, summary: str, remotes: tuple[Remote, ...] = (), revision: int = 1):
     """Put a loader `(root, [argument], *, seed, …) -> Dataset` under a name."""
 
     def add(function: Callable[..., Dataset]) -> Callable[..., Dataset]:
-        _ENTRIES[name] = Entry(name, summary, function, remotes, revision)
+        DATASETS[name] = Entry(name, summary, function, remotes, revision)
         return function
 
     return add
 
 
 def entries() -> list[Entry]:
-    return [_ENTRIES[name] for name in sorted(_ENTRIES)]
+    return [DATASETS[name] for name in sorted(DATASETS)]
 
 
 def entry(text: str) -> Entry:
-    name = parse(text)[0]
-    if name not in _ENTRIES:
-        raise Misused(f"There is no data set {name!r}. {nearest(name, list(_ENTRIES))}")
-    return _ENTRIES[name]
+    return DATASETS.find(parse(text)[0])
 
 
 def check(name: str, root: str | Path | None = None) -> list[str]:
-    """Compare the files under the root with the known checksums -> those found good."""
+    """Compare the files under the root with their checksums. -> the verified files"""
     folder = Path(root).expanduser() if root else default_root()
-    found = [remote for remote in entry(name).remotes if (folder / remote.path).exists()]
-    for remote in found:
+    remotes = [remote for remote in entry(name).remotes if (folder / remote.path).exists()]
+    for remote in remotes:
         if sha256_file(folder / remote.path) != remote.sha256:
             raise TorchcapsError(
                 f"{folder / remote.path}: its sha256 is not {remote.sha256}; it may be another "
                 "packing of the same data, or damaged."
             )
-    return [remote.path for remote in found]
+    return [remote.path for remote in remotes]
 
 
 _LOADED: ContextVar[dict[tuple[str, Path, int], Dataset] | None] = ContextVar(
@@ -71,15 +69,15 @@ _LOADED: ContextVar[dict[tuple[str, Path, int], Dataset] | None] = ContextVar(
 
 
 @contextmanager
-def shared_loads(given: tuple[Dataset, int] | None = None) -> Iterator[None]:
-    """In it a set that is asked for twice, or that several others are drawn from, is read once.
+def shared_loads(memory: tuple[Dataset, int] | None = None) -> Iterator[None]:
+    """Read a data set once that is loaded twice inside, or that several others are made from.
 
-    given: what the name `given` stands for in it, and the seed that it is asked for with
+    memory: the data set that the name `memory` stands for, and the seed that it is loaded with
     """
     held = _LOADED.get()
     held = {} if held is None else held
-    if given is not None:
-        held = {**held, ("given", default_root(), given[1]): given[0]}
+    if memory is not None:
+        held = {**held, ("memory", default_root(), memory[1]): memory[0]}
     token = _LOADED.set(held)
     try:
         yield

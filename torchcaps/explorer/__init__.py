@@ -1,4 +1,4 @@
-"""What one looks at in a browser: for now, the report of one or several runs."""
+"""Pages for a browser: the interactive explorer and reports of runs."""
 
 from torchcaps.explorer.report import write_report
 

@@ -1,4 +1,4 @@
-"""Files of the page, read once, and modules of it as text that a lone HTML file can hold."""
+"""Static files of the explorer's page, and its modules as text inside a single HTML file."""
 
 import base64
 import re
@@ -11,12 +11,12 @@ KINDS = {
     ".css": "text/css; charset=utf-8", ".svg": "image/svg+xml", ".json": "application/json",
     ".wasm": "application/wasm", ".mjs": "text/javascript; charset=utf-8",
 }  # fmt: skip
-"""Ours, since a machine's own table may call a script plain text, and then no page appears."""
+"""Media types by suffix; the machine's own table may call scripts plain text."""
 
 
 def static_files() -> dict[str, tuple[bytes, str]]:
-    """Every file of the page by its path, read once: nothing else can be asked for."""
-    found: dict[str, tuple[bytes, str]] = {}
+    """Content and media type of every file of the page by its path; no other file is served."""
+    contents: dict[str, tuple[bytes, str]] = {}
 
     def walk(folder: Traversable, prefix: str) -> None:
         for entry in folder.iterdir():
@@ -24,17 +24,17 @@ def static_files() -> dict[str, tuple[bytes, str]]:
                 walk(entry, f"{prefix}{entry.name}/")
             elif "." in entry.name and f".{entry.name.rpartition('.')[2]}" in KINDS:
                 kind = KINDS[f".{entry.name.rpartition('.')[2]}"]
-                found[f"{prefix}{entry.name}"] = (entry.read_bytes(), kind)
+                contents[f"{prefix}{entry.name}"] = (entry.read_bytes(), kind)
 
     walk(files("torchcaps.explorer").joinpath("static"), "")
-    return found
+    return contents
 
 
 def import_map(scripts: Mapping[str, str]) -> dict[str, str]:
-    """Modules as data addresses under `torchcaps/NAME`, each asking for others by that name."""
-    found = {}
+    """Import map of modules as data URLs under `torchcaps/NAME`, the names they import."""
+    urls = {}
     for name, text in scripts.items():
         text = re.sub(r'from "\./([\w-]+\.js)"', r'from "torchcaps/\1"', text)
         content = base64.b64encode(text.encode()).decode()
-        found[f"torchcaps/{name}"] = f"data:text/javascript;base64,{content}"
-    return found
+        urls[f"torchcaps/{name}"] = f"data:text/javascript;base64,{content}"
+    return urls

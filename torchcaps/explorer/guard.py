@@ -1,7 +1,7 @@
-"""Who may ask, and how much: pages of this machine's own server, bodies of a few megabytes.
+"""ASGI middleware that rejects cross-site requests and large bodies.
 
-Plain ASGI, before everything else: a page of another site can reach a server on this machine, so a
-foreign Host (a name that was made to point here), Origin or fetch from elsewhere is turned away.
+Pages of other sites can reach a server on this machine. The guard therefore rejects a foreign Host
+(DNS rebinding), a foreign Origin and cross-site fetches before the application sees them.
 """
 
 import json
@@ -15,8 +15,8 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 LARGEST = 4 * 2**20
-"""Bytes of a body."""
-TOO_LARGE = f"A body has at most {LARGEST:,} bytes."
+"""Largest request body in bytes."""
+TOO_LARGE = f"The body is too large; at most {LARGEST:,} bytes are allowed."
 HEADERS = {
     "content-security-policy": (
         "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'; style-src 'self'; "
@@ -29,10 +29,12 @@ HEADERS = {
     "referrer-policy": "no-referrer",
 }
 OWN_HEADER = "x-torchcaps"
-"""What no form of another site can send."""
+"""A header that a form of another site cannot send."""
 
 
 class Guard:
+    """Check requests before `app`, and add security headers to its answers."""
+
     def __init__(self, app: Callable[[Scope, Receive, Send], Awaitable[None]], hosts: set[str]):
         self.app, self.hosts = app, hosts
 
@@ -41,50 +43,51 @@ class Guard:
             if scope["type"] == "lifespan":
                 await self.app(scope, receive, send)
             return
-        heard = {k.decode("latin1").lower(): v.decode("latin1") for k, v in scope["headers"]}
-        reason = self._refused(scope["method"], heard)
-        if reason:
-            return await answer(send, *reason)
+        headers = {k.decode("latin1").lower(): v.decode("latin1") for k, v in scope["headers"]}
+        error = self._check(scope["method"], headers)
+        if error:
+            return await send_error(send, *error)
 
-        read = 0
+        size = 0
 
-        async def counted() -> MutableMapping[str, Any]:
-            nonlocal read
+        async def limited_receive() -> MutableMapping[str, Any]:
+            nonlocal size
             message = await receive()
-            read += len(message.get("body", b""))
-            if read > LARGEST:  # a body that did not say how long it is
+            size += len(message.get("body", b""))
+            if size > LARGEST:  # a body without a Content-Length
                 raise HTTPException(413, TOO_LARGE)
             return message
 
-        async def sent(message: MutableMapping[str, Any]) -> None:
+        async def send_with_headers(message: MutableMapping[str, Any]) -> None:
             if message["type"] == "http.response.start":
-                own = [(k.encode(), v.encode()) for k, v in HEADERS.items()]
-                message["headers"] = [*message.get("headers", []), *own]
+                message["headers"] = [*message.get("headers", []), *_encode(HEADERS)]
             await send(message)
 
-        await self.app(scope, counted, sent)
+        await self.app(scope, limited_receive, send_with_headers)
 
-    def _refused(self, method: str, heard: dict[str, str]) -> tuple[int, str, str] | None:
-        host = heard.get("host", "")
+    def _check(self, method: str, headers: dict[str, str]) -> tuple[int, str, str] | None:
+        """Status, code and message of the error for these request headers; None: no error."""
+        host, origin = headers.get("host", ""), headers.get("origin")
         if host not in self.hosts:
-            return 421, "host", "This server answers under its own address alone."
-        origin = heard.get("origin")
-        if origin is not None and origin != f"http://{host}":
-            return 403, "origin", "Pages of other sites may not ask here."
-        if heard.get("sec-fetch-site", "none") not in ("none", "same-origin"):
-            return 403, "origin", "Pages of other sites may not ask here."
-        if method not in ("GET", "HEAD") and heard.get(OWN_HEADER) != "1":
-            return 403, "header", f"Requests that change or compute carry {OWN_HEADER}: 1."
-        length = heard.get("content-length", "0")
+            return 421, "host", f"Unknown host {host!r}; use the address that torchcaps printed."
+        same_site = headers.get("sec-fetch-site", "none") in ("none", "same-origin")
+        if not same_site or (origin is not None and origin != f"http://{host}"):
+            return 403, "origin", "Requests from other sites are not allowed."
+        if method not in ("GET", "HEAD") and headers.get(OWN_HEADER) != "1":
+            return 403, "header", f"This request needs the header {OWN_HEADER}: 1."
+        length = headers.get("content-length", "0")
         if not length.isdecimal() or int(length) > LARGEST:
             return 413, "large", TOO_LARGE
         return None
 
 
-async def answer(send: Send, status: int, code: str, error: str) -> None:
-    """A sentence in place of what was asked for."""
+def _encode(headers: dict[str, str]) -> list[tuple[bytes, bytes]]:
+    return [(name.encode(), value.encode()) for name, value in headers.items()]
+
+
+async def send_error(send: Send, status: int, code: str, error: str) -> None:
+    """Send an error as JSON."""
     body = json.dumps({"error": error, "code": code}).encode()
     headers = {"content-type": "application/json", "content-length": str(len(body)), **HEADERS}
-    pairs = [(k.encode(), v.encode()) for k, v in headers.items()]
-    await send({"type": "http.response.start", "status": status, "headers": pairs})
+    await send({"type": "http.response.start", "status": status, "headers": _encode(headers)})
     await send({"type": "http.response.body", "body": body})

@@ -1,4 +1,4 @@
-"""Accuracy curves, computed in the background a point at a time: one runs, a few wait."""
+"""Accuracy curves computed in the background, one job at a time with a short queue."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -8,24 +8,25 @@ from typing import Any
 
 import torch
 
-from torchcaps.analysis.accuracy import logits_of
-from torchcaps.analysis.robustness import GRIDS, transformed
+from torchcaps.analysis.plots import evenly
 from torchcaps.data import Split
 from torchcaps.data.dataset import Batch
-from torchcaps.models import CapsuleModel
+from torchcaps.metrics.accuracy import logits_of
+from torchcaps.metrics.robustness import GRIDS, transformed
+from torchcaps.models import Model
 
 WAITING, IMAGES, FINISHED = 4, 200, 32
-"""Jobs that may wait, test images of a curve, and finished jobs that are remembered."""
+"""Length of the queue, number of test images of a curve, and finished jobs to remember."""
 CURVES = {**GRIDS, "rotation": tuple(range(-180, 181, 15))}
 
 
 class Busy(Exception):
-    """As many jobs wait as may."""
+    """The queue is full."""
 
 
 @dataclass
 class Job:
-    """A curve on its way: what it has so far, and whether anybody still wants it."""
+    """A curve that is being computed: its points so far and its state."""
 
     id: str
     total: int
@@ -33,25 +34,23 @@ class Job:
     y: list[float] = field(default_factory=list)
     state: str = "waiting"
     error: str = ""
-    changed: threading.Condition = field(default_factory=threading.Condition)
     cancelled: threading.Event = field(default_factory=threading.Event)
 
-    def told(self) -> dict[str, Any]:
-        said = {"state": self.state, "total": self.total, "x": self.x[:], "y": self.y[:]}
-        return {**said, "error": self.error} if self.error else said
-
-    def tell(self, state: str) -> None:
-        with self.changed:
-            self.state = state
-            self.changed.notify_all()
+    def status(self) -> dict[str, Any]:
+        """State and points as plain values."""
+        status = {"state": self.state, "total": self.total, "x": self.x[:], "y": self.y[:]}
+        return {**status, "error": self.error} if self.error else status
 
 
 class Jobs:
+    """Jobs by id, run in order by one thread."""
+
     def __init__(self):
         self._pool = ThreadPoolExecutor(1, "curve")
         self.known: dict[str, Job] = {}
 
-    def start(self, model: CapsuleModel, split: Split, transformation: str) -> Job:
+    def start(self, model: Model, split: Split, transformation: str) -> Job:
+        """Queue a curve; raise `Busy` if the queue is full."""
         ended = [k for k, j in self.known.items() if j.state not in ("waiting", "running")]
         for key in ended[:-FINISHED]:
             del self.known[key]
@@ -65,24 +64,24 @@ class Jobs:
     def cancel(self, key: str) -> None:
         self.known[key].cancelled.set()
         if self.known[key].state == "waiting":
-            self.known[key].tell("cancelled")
+            self.known[key].state = "cancelled"
 
     @torch.no_grad()
-    def _run(self, job: Job, model: CapsuleModel, split: Split, transformation: str) -> None:
+    def _run(self, job: Job, model: Model, split: Split, transformation: str) -> None:
         try:
-            rows = torch.linspace(0, len(split) - 1, min(IMAGES, len(split))).long()
-            batch = split.batch(rows)
+            batch = curve_batch(split)
             for amount in CURVES[transformation]:
                 if job.cancelled.is_set():
-                    return job.tell("cancelled")
-                right = right_under(model, batch, transformation, amount)
+                    job.state = "cancelled"
+                    return
+                accuracy = accuracy_at(model, batch, transformation, amount)
                 job.x.append(float(amount))
-                job.y.append(right)
-                job.tell("running")
-            job.tell("done")
-        except Exception as error:  # told to whoever listens; the server goes on
+                job.y.append(accuracy)
+                job.state = "running"
+            job.state = "done"
+        except Exception as error:  # the client gets the message; the server keeps running
             job.error = f"{type(error).__name__}: {error}".split("\n")[0]
-            job.tell("failed")
+            job.state = "failed"
 
     def close(self) -> None:
         for job in self.known.values():
@@ -90,8 +89,14 @@ class Jobs:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
-def right_under(model: CapsuleModel, batch: Batch, transformation: Any, amount: float) -> float:
+def curve_batch(split: Split) -> Batch:
+    """Images of an accuracy curve, evenly over a split."""
+    return split.batch(evenly(len(split), IMAGES))
+
+
+def accuracy_at(model: Model, batch: Batch, transformation: Any, amount: float) -> float:
+    """Accuracy on the labeled images of a batch under one transformation."""
     images = transformed(batch.images, transformation, amount)
-    said = torch.cat([logits_of(model.encode(part)).argmax(-1) for part in images.split(50)])
-    labelled = batch.labels >= 0
-    return float((said == batch.labels)[labelled].float().mean())
+    classes = torch.cat([logits_of(model.encode(chunk)).argmax(-1) for chunk in images.split(50)])
+    has_label = batch.labels >= 0
+    return float((classes == batch.labels)[has_label].float().mean())

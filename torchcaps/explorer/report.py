@@ -1,4 +1,4 @@
-"""One self-contained HTML file about one run or several side by side: a loop over views.
+"""One self-contained HTML file about one run or several: a loop over plots.
 
 Its figures are drawn by the explorer's own drawing code from values that the file holds, and by
 matplotlib where there are no scripts; the run's folder keeps them as PNG.
@@ -7,27 +7,28 @@ matplotlib where there are no scripts; the run's folder keeps them as PNG.
 import io
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
 from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any
 
+from torchcaps.analysis.charts import Chart
 from torchcaps.analysis.curves import training_curves
-from torchcaps.analysis.drawings import Drawing
-from torchcaps.analysis.figure import save_figure
-from torchcaps.analysis.views import View, views
+from torchcaps.analysis.matplotlib_figures import save_figure
+from torchcaps.analysis.plots import Plot, report_plots
 from torchcaps.data import Dataset
 from torchcaps.data.registry import shared_loads
 from torchcaps.data.spec import parse
 from torchcaps.errors import TorchcapsError
 from torchcaps.explorer.files import import_map, static_files
-from torchcaps.models import CapsuleModel
+from torchcaps.models import Model
 from torchcaps.models.hub import CHOSEN
-from torchcaps.train.load import data_of, load
-from torchcaps.train.recipe import essence
-from torchcaps.train.run import Run, by_name
+from torchcaps.training.evaluate import run_data
+from torchcaps.training.load import load
+from torchcaps.training.recipe import changed_fields
+from torchcaps.training.run import Run, by_name
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -42,7 +43,7 @@ class Shown:
 
     name: str
     run: Run
-    model: CapsuleModel
+    model: Model
     data: Dataset
     results: list[dict[str, Any]]
     cells: dict[str, str] = field(default_factory=dict)
@@ -54,26 +55,26 @@ class Shown:
 
 
 @dataclass
-class Shot:
+class ReportFigure:
     """A figure of a section: as the page draws it, and as matplotlib does."""
 
     name: str
-    drawing: Drawing | None
-    """Nothing where a view of one's own is drawn by matplotlib alone."""
+    chart: Chart | None
+    """None for a user's plot that matplotlib alone draws."""
     figure: "Figure"
     svg: str = ""
     number: int | None = None
-    """Its place among the drawings that the page holds."""
+    """Its index among the charts in the page."""
 
 
 @dataclass
 class Section:
-    """A heading, what to see, and figures that are also kept as files."""
+    """A heading, a description, and figures that are also saved as files."""
 
     name: str
     title: str
-    words: str
-    figures: list[Shot]
+    description: str
+    figures: list[ReportFigure]
     missing: dict[str, str] = field(default_factory=dict)
 
 
@@ -83,8 +84,8 @@ def in_words(spec: str) -> str:
     if name == "folder":
         return Path(argument or "").name
     inside = f" of {in_words(argument)}" if argument else ""
-    said = ", ".join(f"{k} {v}" for k, v in options.items() if k not in ("copies", "size"))
-    return f"{name}{inside}" + (f" ({said})" if said else "")
+    shown = ", ".join(f"{k} {v}" for k, v in options.items() if k not in ("copies", "size"))
+    return f"{name}{inside}" + (f" ({shown})" if shown else "")
 
 
 def without_folders(text: str) -> str:
@@ -107,16 +108,15 @@ def _svg(figure: "Figure", salt: str) -> str:
 
 
 def _open(name: str, run: Run) -> Shown:
-    """A finished run, or one that is still on its way, by its best weights so far."""
-    recipe = run.recipe()
-    data = data_of(recipe.data, draw=recipe.seed)
-    if run.record_file.exists():
+    """A finished run, or one in progress with its best weights so far."""
+    recipe, data = run.recipe(), run_data(run)
+    if run.finished:
         return Shown(name, run, load(run.folder), data, run.record()["results"])
     try:
         model = load(run.folder, "chosen")
     except TorchcapsError:
         model = load(run.folder, "last")
-    last = {key: value for line in run.metrics() for key, value in line.items()}
+    last = {key: value for line in run.metrics for key, value in line.items()}
     split, numbers = recipe.stop_on, []
     for key, value in last.items():
         if key.startswith(f"{split}_"):
@@ -132,7 +132,7 @@ def _number(metric: str, value: float) -> str:
 
 
 def _fill_cells(shown: list[Shown]) -> list[str]:
-    """Numbers of the test split, and of validation where there are none yet."""
+    """Numbers of the test split, or of validation before the run is finished."""
     columns: list[str] = []
     for one in shown:
         for column, metric, value in _numbers(one):
@@ -154,7 +154,9 @@ def _seeds(shown: list[Shown]) -> list[dict[str, Any]]:
     alike: dict[str, list[Shown]] = {}
     for one in shown:
         recipe = one.run.recipe()
-        alike.setdefault(json.dumps([recipe.name, essence(recipe)], sort_keys=True), []).append(one)
+        alike.setdefault(
+            json.dumps([recipe.name, changed_fields(recipe)], sort_keys=True), []
+        ).append(one)
     rows = []
     for group in alike.values():
         seeds = {one.run.recipe().seed for one in group}
@@ -164,26 +166,25 @@ def _seeds(shown: list[Shown]) -> list[dict[str, Any]]:
         for one in group:
             for column, metric, value in _numbers(one):
                 values.setdefault(column, []).append((metric, value))
-        cells = {column: _spread(found) for column, found in values.items()}
+        cells = {column: _mean_and_deviation(pairs) for column, pairs in values.items()}
         recipe = group[0].run.recipe()
         rows.append({"name": f"{recipe.row or recipe.name}, {len(group)} seeds", "cells": cells,
                      "parameters": group[0].parameters})  # fmt: skip
     return rows
 
 
-def _spread(found: list[tuple[str, float]]) -> str:
-    metric, values = found[0][0], [value for _, value in found]
+def _mean_and_deviation(pairs: list[tuple[str, float]]) -> str:
+    metric, values = pairs[0][0], [value for _, value in pairs]
     if len(values) < 2:
         return _number(metric, values[0])
     scale, digits = (100, 2) if metric.endswith(SHARES) else (1, 4)
-    middle, spread = scale * mean(values), scale * stdev(values)
-    return f"{middle:.{digits}f} ± {spread:.{digits}f}" + (" %" if scale == 100 else "")
+    average, deviation = scale * mean(values), scale * stdev(values)
+    return f"{average:.{digits}f} ± {deviation:.{digits}f}" + (" %" if scale == 100 else "")
 
 
 def _facts(one: Shown) -> dict[str, Any]:
     recipe = one.run.recipe()
-    begun = one.run.start()
-    record = one.run.record() if one.run.record_file.exists() else begun
+    record = one.run.record() if one.run.finished else one.run.start()
     facts: dict[str, Any] = {"status": one.run.status} if "results" not in record else {}
     facts |= {"command": without_folders(record.get("command", ""))}
     facts |= {name: record.get(name, "") for name in ("commit", "date", "device")}
@@ -196,68 +197,68 @@ def _facts(one: Shown) -> dict[str, Any]:
     note = one.data.note
     facts["data"] = in_words(recipe.data.name) + (f": {note}" if note else "")
     if record.get("modified"):
-        facts["changed of its recipe"] = without_folders(", ".join(record["modified"]))
+        facts["changed fields"] = without_folders(", ".join(record["modified"]))
     return facts
 
 
 def _headline(shown: list[Shown]) -> str:
-    """What one takes away: the first number of each run."""
-    said = []
+    """The first number of each run, as sentences."""
+    sentences = []
     for one in shown:
         tested = [r for r in one.results if r["split"] == "test"] or one.results
         kind = sorted(tested, key=lambda r: not r["metric"].endswith(SHARES))
         if not kind:
-            said.append(f"{one.name} has not validated yet.")
+            sentences.append(f"{one.name} has not validated yet.")
             continue
         r = kind[0]
         count = f"{r['n']:,} " if "n" in r else ""
         images = f"{count}{'test' if r['split'] == 'test' else 'validation'} images of "
         images += in_words(r["data"])
         value = _number(r["metric"], r["value"])
-        words = {
-            "accuracy": f"{one.name} is right on {value} of {images}.",
+        texts = {
+            "accuracy": f"{one.name} classifies {value} of {images} correctly.",
             "exact_match": f"{one.name} finds exactly the objects of {value} of {images}.",
         }
         what = r["metric"].replace("_", " ")
-        said.append(words.get(r["metric"], f"{one.name} has a {what} of {value} on {images}."))
-    return " ".join(said)
+        sentences.append(texts.get(r["metric"], f"{one.name} has a {what} of {value} on {images}."))
+    return " ".join(sentences)
 
 
 def _differences(shown: list[Shown]) -> dict[str, list[Any]]:
-    """Fields of the recipes that are not the same in all runs."""
-    found = [{"seed": one.run.recipe().seed, **essence(one.run.recipe())} for one in shown]
-    names = sorted({name for values in found for name in values})
-    table = {name: [values.get(name, "") for values in found] for name in names}
+    """Fields of the recipes that differ between runs."""
+    fields = [{"seed": one.run.recipe().seed, **changed_fields(one.run.recipe())} for one in shown]
+    names = sorted({name for values in fields for name in values})
+    table = {name: [values.get(name, "") for values in fields] for name in names}
     differ = {n: v for n, v in table.items() if any(x != v[0] for x in v)}
-    return {n: [without_folders(str(x)) or "usual" for x in v] for n, v in differ.items()}
+    return {n: [without_folders(str(x)) or "default" for x in v] for n, v in differ.items()}
 
 
-def _shot(name: str, view: View, arrays: dict[str, Any]) -> Shot:
-    if type(view).drawing is View.drawing:
-        return Shot(name, None, view.draw(arrays))
-    drawing = view.drawing(arrays)
-    return Shot(name, drawing, drawing.figure())
+def _report_figure(name: str, plot: Plot, arrays: dict[str, Any]) -> ReportFigure:
+    if type(plot).chart is Plot.chart:
+        return ReportFigure(name, None, plot.figure(arrays))
+    chart = plot.chart(arrays)
+    return ReportFigure(name, chart, chart.figure())
 
 
 def _sections(shown: list[Shown]) -> list[Section]:
-    curves = training_curves({one.name: one.run.metrics() for one in shown})
-    found = []
+    curves = training_curves({one.name: one.run.metrics for one in shown})
+    sections = []
     if curves:
-        words = "Losses, their parts and accuracy after each epoch."
-        shots = [Shot(kind, drawing, drawing.figure()) for kind, drawing in curves.items()]
-        found.append(Section("training", "Training", words, shots))
-    for view in views():
-        reasons = {one.name: view.applies(one.model, one.data) for one in shown}
+        text = "Losses, their terms and accuracy after each epoch."
+        figures = [ReportFigure(kind, chart, chart.figure()) for kind, chart in curves.items()]
+        sections.append(Section("training", "Training", text, figures))
+    for plot in report_plots():
+        reasons = {one.name: plot.lacks(one.model, one.data) for one in shown}
         arrays = {
-            one.name: view.compute(one.model, one.data) for one in shown if not reasons[one.name]
+            one.name: plot.compute(one.model, one.data) for one in shown if not reasons[one.name]
         }
         if not arrays:
             continue
-        parts = {view.name: arrays} if view.together else {n: {n: a} for n, a in arrays.items()}
-        shots = [_shot(name, view, part) for name, part in parts.items()]
+        parts = {plot.name: arrays} if plot.combines else {n: {n: a} for n, a in arrays.items()}
+        figures = [_report_figure(name, plot, part) for name, part in parts.items()]
         missing = {name: reason for name, reason in reasons.items() if reason}
-        found.append(Section(view.name, view.title, view.words, shots, missing))
-    return found
+        sections.append(Section(plot.name, plot.title, plot.description, figures, missing))
+    return sections
 
 
 def _as_script(value: Any) -> str:
@@ -267,42 +268,42 @@ def _as_script(value: Any) -> str:
 
 def _scripts(sections: list[Section], shown: list[Shown]) -> str:
     """What the page draws, and the code that does: the explorer's modules as they are."""
-    drawings = []
+    charts = []
     about = [{"run": one.name, "commit": one.facts["commit"]} for one in shown]
     for section in sections:
-        for shot in section.figures:
-            if shot.drawing is not None:
-                shot.number = len(drawings)
-                drawings.append({
-                    "title": section.title, "name": f"{section.name}-{shot.name}", "about": about,
-                    "drawing": shot.drawing.data(),
+        for figure in section.figures:
+            if figure.chart is not None:
+                figure.number = len(charts)
+                charts.append({
+                    "title": section.title, "name": f"{section.name}-{figure.name}", "about": about,
+                    "drawing": figure.chart.data(),
                 })  # fmt: skip
     pages = static_files()
     modules = import_map({n: pages[n][0].decode() for n in ("draw.js", "save.js", "report.js")})
     return (
         f'<script type="importmap">{_as_script({"imports": modules})}</script>\n'
-        f'<script type="application/json" id="drawings">{_as_script(drawings)}</script>\n'
+        f'<script type="application/json" id="drawings">{_as_script(charts)}</script>\n'
         '<script type="module">import "torchcaps/report.js";</script>'
     )
 
 
-def write_report(folders: list[str | Path], out: Path | None = None) -> Path:
-    """Figures into each run's folder as PNG, and one HTML file that needs nothing else."""
+def write_report(reported: Sequence[Run | str | Path], out: Path | None = None) -> Path:
+    """Write figures into each run's folder as PNG, and one self-contained HTML file."""
     from jinja2 import Environment
     from markupsafe import Markup
 
-    runs = by_name(folders)
+    runs = by_name(reported)
     with shared_loads():
         shown = [_open(name, run) for name, run in runs.items()]
     sections = _sections(shown)
     for section in sections:
-        for shot in section.figures:
-            owner = runs.get(shot.name, shown[0].run)
+        for figure in section.figures:
+            owner = runs.get(figure.name, shown[0].run)
             owner.figures.mkdir(exist_ok=True)
-            alone = shot.name in runs or shot.name == section.name
-            stem = section.name if alone else f"{section.name}-{shot.name}"
-            save_figure(shot.figure, owner.figures / f"{stem}.png", dpi=140)
-            shot.svg = Markup(_svg(shot.figure, f"{section.name}/{shot.name}"))
+            alone = figure.name in runs or figure.name == section.name
+            stem = section.name if alone else f"{section.name}-{figure.name}"
+            save_figure(figure.figure, owner.figures / f"{stem}.png", dpi=140)
+            figure.svg = Markup(_svg(figure.figure, f"{section.name}/{figure.name}"))
     for one in shown:
         one.facts = _facts(one)
     scripts = Markup(_scripts(sections, shown))

@@ -11,18 +11,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchcaps.analysis.ranks import rank_frequencies
-from torchcaps.analysis.views import evenly
+from torchcaps.analysis.plots import evenly
 from torchcaps.data import Dataset, Split
 from torchcaps.data.registry import shared_loads
 from torchcaps.errors import TorchcapsError
 from torchcaps.explorer.questions import about
 from torchcaps.explorer.wire import pack
-from torchcaps.models import CapsuleModel
-from torchcaps.models.zoo import PREFIX, zoo_folder, zoo_names
-from torchcaps.train.load import data_of, load
-from torchcaps.train.recipe import DataSpec
-from torchcaps.train.run import Run
+from torchcaps.models import Model
+from torchcaps.models.hub import pretrained_folder, pretrained_names
+from torchcaps.models.sparse.figures import rank_frequencies
+from torchcaps.training.load import data_of, load
+from torchcaps.training.recipe import DataSpec
+from torchcaps.training.run import Run
 from torchcaps.typed import read_object
 
 KEPT = 4
@@ -58,37 +58,39 @@ class Book:
     @property
     def provenance(self) -> dict[str, Any]:
         """Where its numbers come from, and the numbers."""
-        told = {k: self.record.get(k, "") for k in ("command", "commit", "date", "device")}
-        return {**told, "seed": self.record["recipe"]["seed"], "results": self.record["results"]}
+        facts = {k: self.record.get(k, "") for k in ("command", "commit", "date", "device")}
+        return {**facts, "seed": self.record["recipe"]["seed"], "results": self.record["results"]}
 
 
 def finished_runs(root: Path = RUNS) -> list[Path]:
     """Folders of finished runs below a folder, the newest first."""
-    found = [p.parent for p in root.glob("*/record.json")]
-    found += [p.parent for p in root.glob("*/*/record.json")]
-    return sorted(found, key=lambda p: (p / "record.json").stat().st_mtime, reverse=True)
+    folders = [p.parent for p in root.glob("*/record.json")]
+    folders += [p.parent for p in root.glob("*/*/record.json")]
+    return sorted(folders, key=lambda p: (p / "record.json").stat().st_mtime, reverse=True)
 
 
 class Shelf:
-    """Models in the order in which they are given, then the zoo: runs, folders of saved models, ids
-    of the hub, names of the zoo. data: images for those that come without a run.
+    """Models in the order in which they are given, then those that come with torchcaps.
+
+    sources: runs, folders of saved models, ids of the hub, names of pretrained models. data: images
+    for models that come without a run
     """
 
-    def __init__(self, sources: Sequence[str | Path], zoo: bool = True, data: str = "digits"):
+    def __init__(self, sources: Sequence[str | Path], bundled: bool = True, data: str = "digits"):
         self.books: dict[str, Book] = {}
-        self._models: OrderedDict[str, CapsuleModel] = OrderedDict()
+        self._models: OrderedDict[str, Model] = OrderedDict()
         self._data: dict[tuple[Any, ...], Dataset] = {}
         self._lock = Lock()
         for source in map(str, sources):
-            if source.startswith(PREFIX):
-                self._of_zoo(zoo_folder(source).name)
+            if source in pretrained_names() and not Path(source).exists():
+                self._bundled(source)
             elif (Path(source) / "recipe.json").exists():
                 self._of_run(Path(source))
             else:
                 self._saved(source, data)
-        for name in zoo_names() if zoo else ():
-            if f"{PREFIX}{name}" not in self.books:
-                self._of_zoo(name)
+        for name in pretrained_names() if bundled else ():
+            if name not in self.books:
+                self._bundled(name)
         if not self.books:
             raise TorchcapsError("There is no finished run here: torchcaps train demo/capsnet.")
 
@@ -99,17 +101,17 @@ class Shelf:
             raise TorchcapsError(f"{folder} is not finished: torchcaps resume {folder}.")
         self._add(folder.name, run.name, str(folder), run.record(), recipe.data)
 
-    def _of_zoo(self, name: str) -> None:
-        record = read_object(zoo_folder(name) / "record.json")
-        spec = DataSpec(record["recipe"]["data"]["name"])
-        self._add(f"{PREFIX}{name}", record["recipe"]["row"], f"{PREFIX}{name}", record, spec)
+    def _bundled(self, name: str) -> None:
+        record = read_object(pretrained_folder(name) / "record.json")
+        spec = DataSpec(name=record["recipe"]["data"]["name"])
+        self._add(name, record["recipe"]["row"], name, record, spec)
 
     def _saved(self, source: str, data: str) -> None:
         """A model without a run: its images are not known, so others are brought to its size."""
         model = load(source)
         name = Path(source).name
         nobody = {"recipe": {"name": "", "row": name, "seed": "", "paper": ""}, "results": []}
-        key = self._add(name, name, source, nobody, DataSpec(data), model.config.image_shape)
+        key = self._add(name, name, source, nobody, DataSpec(name=data), model.config.image_shape)
         self._keep(key, model)
 
     def _add(
@@ -133,7 +135,7 @@ class Shelf:
             raise Unknown("There is no such run.")
         return self.books[key]
 
-    def model(self, key: str) -> CapsuleModel:
+    def model(self, key: str) -> Model:
         book = self.book(key)
         with self._lock:
             if key not in self._models:
@@ -141,7 +143,7 @@ class Shelf:
             self._models.move_to_end(key)
             return self._models[key]
 
-    def _keep(self, key: str, model: CapsuleModel) -> None:
+    def _keep(self, key: str, model: Model) -> None:
         self._models[key] = model.cpu().eval().requires_grad_(False)
         while len(self._models) > KEPT:
             self._models.popitem(last=False)
@@ -153,23 +155,23 @@ class Shelf:
         known = (book.spec, book.fitted, names)
         with self._lock, shared_loads():
             if known not in self._data:
-                found = data_of(book.spec)
+                data = data_of(book.spec)
                 if book.fitted:
-                    found = fitted(found, book.fitted, names)
-                self._data[known] = found
+                    data = fitted(data, book.fitted, names)
+                self._data[known] = data
             return self._data[known]
 
     def about(self, key: str) -> dict[str, Any]:
         """What a page must know of a model, and of its data, to draw its panels."""
         model, data = self.model(key), self.data(key)
-        found = about(model)
-        found["classes"] = found["classes"] or list(data.classes)
-        if not found["classes"] and "logits" in model.provides:
-            found["classes"] = [str(n) for n in range(model.config.num_classes)]
-        if "ranks" in found["questions"]:
+        facts = about(model)
+        facts["classes"] = facts["classes"] or list(data.classes)
+        if not facts["classes"] and "logits" in model.provides:
+            facts["classes"] = [str(n) for n in range(model.config.num_classes)]
+        if "ranks" in facts["questions"]:
             part = data.test[evenly(len(data.test), COUNTED)]
-            found["frequencies"] = rank_frequencies(model, part).tolist()
-        return found
+            facts["frequencies"] = rank_frequencies(model, part).tolist()
+        return facts
 
 
 def fitted(data: Dataset, shape: tuple[int, int, int], names: tuple[str, ...]) -> Dataset:

@@ -1,8 +1,8 @@
-"""The explorer as files that need no server: the same page, its questions answered by ONNX graphs.
+"""Export the explorer as static files: the same page, with ONNX graphs instead of the server.
 
-index.html …           the page, with backend.js in its form without a server
-manifest.json          what /api/runs says of each model, and curves computed beforehand
-models/N/*.onnx        its questions, and weights.bin
+index.html …           the page, with backend-static.js as backend.js
+manifest.json          the answers of /api/runs for each model, and precomputed accuracy curves
+models/N/*.onnx        graphs of its questions, and weights.bin
 models/N/images.bin    test images
 runtime/               onnxruntime-web
 """
@@ -19,16 +19,20 @@ import torch
 from torchcaps.errors import TorchcapsError
 from torchcaps.explorer.files import import_map, static_files
 from torchcaps.explorer.graphs import write_graphs
-from torchcaps.explorer.jobs import CURVES, IMAGES, right_under
+from torchcaps.explorer.jobs import CURVES, accuracy_at, curve_batch
 from torchcaps.explorer.shelf import Shelf, shown
 
 VENDOR = Path(__file__).parent / "vendor"
 RUNTIME = ("ort.wasm.bundle.min.mjs", "ort-wasm-simd-threaded.wasm")
 SHOWN = 64
-"""Test images that go along."""
-README = """This folder is a page: serve it, as with `python -m http.server`, and open it there. A
-browser opens no modules from a disk; `torchcaps export RUN --format web --single-file` makes one
-file that can be opened without a server.
+"""Number of test images in the export."""
+README = """Serve this folder and open its address in a browser:
+
+    python -m http.server
+
+Browsers do not load JavaScript modules from a disk. For one file that opens without a server, run:
+
+    torchcaps export RUN --format web --single-file
 """
 
 
@@ -37,38 +41,40 @@ def export_web(
     out: Path,
     single_file: bool = False,
     runtime: Path | None = None,
-    told: Callable[[str], None] = lambda text: None,
+    progress: Callable[[str], None] = lambda text: None,
 ) -> None:
-    """Write the page of every model on a shelf: a folder, or one HTML file."""
+    """Write a page with all models of a shelf, as a folder or as one HTML file.
+
+    progress: called with the name of each model
+    """
     if out.exists() and (out.is_file() or any(out.iterdir())):
-        raise TorchcapsError(f"{out} is there already: give --out a new name.")
+        raise TorchcapsError(f"{out} already exists. Choose another name with --out.")
     files = {name: content for name, (content, _) in static_files().items()}
     files["backend.js"] = files.pop("backend-static.js")
     for name in RUNTIME:
         path = (runtime or VENDOR) / name
         if not path.is_file():
             raise TorchcapsError(
-                f"{name} of onnxruntime-web is not here: make vendor, or --runtime FOLDER."
+                f"{name} of onnxruntime-web is missing. Run make vendor, or give --runtime FOLDER."
             )
         files[f"runtime/{name}"] = path.read_bytes()
     manifest = []
     work = out.with_name(f"{out.name}.tmp")
     for number, book in enumerate(shelf.books.values()):
-        told(book.name)
+        progress(book.name)
         folder = work / str(number)
-        model = shelf.model(book.id)
-        known = shelf.about(book.id)
+        model, data = shelf.model(book.id), shelf.data(book.id)
+        facts = shelf.about(book.id)
         graphs = write_graphs(model, folder)
         answered = {*graphs, "steps"} if "steps-next" in graphs else set(graphs)
-        data = shelf.data(book.id)
         files |= {f"models/{number}/{p.name}": p.read_bytes() for p in sorted(folder.iterdir())}
         rows = torch.arange(min(SHOWN, len(data.test)))
         files[f"models/{number}/images.bin"] = shown(data.test, rows, len(rows))
         manifest.append({
             "id": book.id, "name": book.name, "recipe": book.record["recipe"]["name"],
-            "data": book.data, **known, "record": book.provenance, "beside": [],
-            "graphs": graphs, "questions": [q for q in known["questions"] if q in answered],
-            "curves": _curves(model, data.test) if "scores" in known["encode"] else {},
+            "data": book.data, **facts, "record": book.provenance, "beside": [],
+            "graphs": graphs, "questions": [q for q in facts["questions"] if q in answered],
+            "curves": _curves(model, data.test) if "scores" in facts["encode"] else {},
         })  # fmt: skip
         for path in folder.iterdir():
             path.unlink()
@@ -88,23 +94,23 @@ def export_web(
 
 @torch.no_grad()
 def _curves(model: Any, split: Any) -> dict[str, dict[str, list[float]]]:
-    batch = split.batch(torch.linspace(0, len(split) - 1, min(IMAGES, len(split))).long())
+    batch = curve_batch(split)
     return {
-        kind: {"x": list(map(float, grid)), "y": [right_under(model, batch, kind, x) for x in grid]}
+        kind: {"x": list(map(float, grid)), "y": [accuracy_at(model, batch, kind, x) for x in grid]}
         for kind, grid in CURVES.items()
         if kind != "shear_y"
     }
 
 
 def _one_file(files: dict[str, bytes]) -> bytes:
-    """Modules as data addresses that an import map names, all else packed into the page."""
+    """The page as one HTML file: modules as data URLs in an import map, other files embedded."""
     scripts = {n: c.decode() for n, c in files.items() if n.endswith(".js")}
     scripts["ort"] = files[f"runtime/{RUNTIME[0]}"].decode()
     scripts["backend.js"] = scripts["backend.js"].replace(
         'import("./runtime/ort.wasm.bundle.min.mjs")', 'import("torchcaps/ort")'
     )
     imports = import_map(scripts)
-    packed = {
+    embedded = {
         name: base64.b64encode(gzip.compress(content, 9, mtime=0)).decode()
         for name, content in files.items()
         if not name.endswith((".js", ".mjs", ".html", ".css"))
@@ -114,7 +120,7 @@ def _one_file(files: dict[str, bytes]) -> bytes:
     page = page.replace('<link rel="stylesheet" href="style.css">', f"<style>{style}</style>")
     blocks = (
         f'<script type="importmap">{json.dumps({"imports": imports})}</script>\n'
-        f'<script type="application/json" id="files">{json.dumps(packed)}</script>\n'
+        f'<script type="application/json" id="files">{json.dumps(embedded)}</script>\n'
         '<script type="module">import "torchcaps/main.js";</script>'
     )
     return page.replace('<script type="module" src="main.js"></script>', blocks).encode()

@@ -1,4 +1,4 @@
-"""Tensors as bytes, both ways: safetensors, which no reader can be made to run."""
+"""Tensors to bytes and back, as safetensors, which cannot contain code."""
 
 from collections.abc import Mapping
 
@@ -10,12 +10,12 @@ from torch import Tensor
 from torchcaps.errors import TorchcapsError
 
 Shape = tuple[int | None, ...]
-"""Sizes of a tensor; None: any from 1 to MOST."""
+"""Sizes of a tensor; None: any size from 1 to MOST."""
 MOST = 256
 
 
 def pack(tensors: Mapping[str, Tensor]) -> bytes:
-    """Float tensors in single precision, others as they are."""
+    """Tensors as bytes; floats become single precision, other types stay."""
     return save({name: _plain(t) for name, t in tensors.items()})
 
 
@@ -24,23 +24,23 @@ def _plain(tensor: Tensor) -> Tensor:
     return (tensor.float() if tensor.is_floating_point() else tensor).contiguous().clone()
 
 
-def unpack(body: bytes, wanted: Mapping[str, Shape]) -> dict[str, Tensor]:
-    """The wanted tensors of a body: float32, of these shapes, finite; else a sentence."""
+def unpack(body: bytes, shapes: Mapping[str, Shape]) -> dict[str, Tensor]:
+    """Tensors of a body; raise unless they are finite float32 with these names and shapes."""
     try:
-        found = load(body)
+        tensors = load(body)
     except (SafetensorError, ValueError, KeyError, TypeError) as error:
         reason = str(error).split("\n")[0][:100]
-        raise TorchcapsError(f"The body is no safetensors file ({reason}).") from None
-    if set(found) != set(wanted):
-        raise TorchcapsError(f"The body holds {_listed(found)}; it must hold {_listed(wanted)}.")
-    for name, shape in wanted.items():
-        tensor = found[name]
+        raise TorchcapsError(f"The body is not a safetensors file ({reason}).") from None
+    if set(tensors) != set(shapes):
+        raise TorchcapsError(f"Expected the tensors {_names(shapes)}; got {_names(tensors)}.")
+    for name, shape in shapes.items():
+        tensor = tensors[name]
         if tensor.dtype != torch.float32 or not _fits(tensor, shape):
             sizes = "x".join("N" if n is None else str(n) for n in shape)
-            raise TorchcapsError(f"{name} must be float32 of {sizes} (N from 1 to {MOST}).")
+            raise TorchcapsError(f"{name} must be a float32 tensor of {sizes} (N: 1 to {MOST}).")
         if not bool(tensor.isfinite().all()):
-            raise TorchcapsError(f"{name} has numbers that are not finite.")
-    return found
+            raise TorchcapsError(f"{name} has values that are not finite.")
+    return tensors
 
 
 def _fits(tensor: Tensor, shape: Shape) -> bool:
@@ -50,5 +50,5 @@ def _fits(tensor: Tensor, shape: Shape) -> bool:
     return all(1 <= size <= MOST if n is None else size == n for size, n in pairs)
 
 
-def _listed(names: Mapping[str, object]) -> str:
+def _names(names: Mapping[str, object]) -> str:
     return ", ".join(sorted(names)[:8]) or "nothing"

@@ -1,6 +1,6 @@
 """The fused step of routings whose scores are linear in a vector vote, in Triton.
 
-Neither votes nor anything of their size is formed. For parent j, with the children's poses x and
+Neither votes nor tensors of their size are formed. For parent j, with the children's poses x and
 transforms W [children x D, E], everything is a product with W or with its transpose:
 
     G     = query_j W^T                    (self-routing: its route weights in place of G)
@@ -8,15 +8,33 @@ transforms W [children x D, E], everything is a product with W or with its trans
     sums_j = (share * x) W                 d(x) = sum_j share * H + d(logit) * G,  H = d(sums_j) W^T
     d(query_j) = (d(logit) * x) W          d(W) = x^T (share * d(sums_j) + d(logit) * query_j)
 
-Tiles and the order of their columns are in `tiles`: a sum over entries stays inside a thread, and
-softmax over parents is a loop. Sizes that are no powers of two are padded by masks.
+`common.columns` orders the columns of a tile so that a sum over pose entries stays inside a thread;
+softmax over parents is a loop. Masks pad sizes that are not powers of two.
 """
 
+import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
-from torchcaps.kernels.tiles import as_left, columns, left_order, over_poses, to_poses
-from torchcaps.kernels.windows import children
+from torchcaps.kernels.common import (
+    Shape,
+    Tile,
+    arithmetic,
+    as_left,
+    cdiv,
+    child_block,
+    children,
+    columns,
+    left_order,
+    over_poses,
+    pow2,
+    split,
+    stages,
+    to_poses,
+    total,
+)
+from torchcaps.kernels.ops import Inputs
 
 UNIFORM = tl.constexpr(0)
 DOT = tl.constexpr(1)
@@ -29,11 +47,29 @@ def _load_children(
     WO: tl.constexpr, I: tl.constexpr, KS: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr,
     R: tl.constexpr, D: tl.constexpr,
 ):  # fmt: skip
-    """Poses of the children c of rows m [M,N], where they lie, and which of them are there."""
+    """Poses of the children c of rows m [M,N], their offsets and their mask."""
     at, inside = children(m[:, None], c[None, :], rows, C, H, W, HO, WO, I, KS, STRIDE, PAD)
-    there = inside & (p < R)[:, None] & (d < D)[None, :]
+    mask = inside & (p < R)[:, None] & (d < D)[None, :]
     at = at * (R * D) + (p * D)[:, None] + d[None, :]
-    return tl.load(poses + at, there, other=0.0).to(tl.float32), at, there
+    return tl.load(poses + at, mask, other=0.0).to(tl.float32), at, mask
+
+
+@triton.jit
+def _load_rows(
+    rows, J: tl.constexpr, R: tl.constexpr, E: tl.constexpr, RP: tl.constexpr, BM: tl.constexpr,
+    BE: tl.constexpr,
+):  # fmt: skip
+    """Indices of a program's rows.
+
+    -> row and pose row of each line of a tile [BM]; rows [BM/RP,1,1]; pose entries [BE]; offsets
+    and mask of the first parent in a tensor [rows,J,R,E]
+    """
+    m = tl.program_id(0) * (BM // RP) + tl.arange(0, BM) // RP
+    p = tl.arange(0, BM) % RP
+    row3 = (tl.program_id(0) * (BM // RP) + tl.arange(0, BM // RP))[:, None, None]
+    e = tl.arange(0, BE)
+    at = m[:, None] * (J * R * E) + (p * E)[:, None] + e[None, :]
+    return m, p, row3, e, at, ((m < rows) & (p < R))[:, None] & (e < E)[None, :]
 
 
 @triton.jit
@@ -42,7 +78,7 @@ def _route_logit(
     D: tl.constexpr, BM: tl.constexpr, RP: tl.constexpr, BC: tl.constexpr, BD: tl.constexpr,
     CL: tl.constexpr, DL: tl.constexpr,
 ):  # fmt: skip
-    """Self-routing's G, which is the same for all rows, and its logits."""
+    """G of self-routing, the same for all rows, and its logits."""
     if R == 1:
         g = tl.load(route_weight + (wn * D + d) * J + j, d < D, other=0.0).to(tl.float32)[None, :]
     else:
@@ -65,23 +101,17 @@ def stats(
     P: tl.constexpr,
 ):  # fmt: skip
     """Logarithm of every child's softmax denominator. Grid: row blocks, child blocks."""
-    m = tl.program_id(0) * (BM // RP) + tl.arange(0, BM) // RP
-    p = tl.arange(0, BM) % RP
+    m, p, row3, e, q_at, q_mask = _load_rows(rows, J, R, E, RP, BM, BE)
     c, d = columns(tl.arange(0, BC * BD), BD, CL, DL)
     c += tl.program_id(1) * BC
-    e = tl.arange(0, BE)
-    x, x_at, there = _load_children(
+    c3 = tl.program_id(1) * BC + child_block(BC, CL)
+    x, x_at, x_mask = _load_children(
         poses, m, p, c, d, rows, C, H, W, HO, WO, I, KS, STRIDE, PAD, R, D
     )
-    row3 = (tl.program_id(0) * (BM // RP) + tl.arange(0, BM // RP))[:, None, None]
-    c3 = tl.program_id(1) * BC + (tl.arange(0, BC // CL) * CL)[:, None] + tl.arange(0, CL)[None, :]
-    c3 = c3[None, :, :]
-    top = tl.full((BM // RP, BC // CL, CL), -float("inf"), tl.float32)
-    total = tl.zeros((BM // RP, BC // CL, CL), tl.float32)
-    q_at = m[:, None] * (J * R * E) + (p * E)[:, None] + e[None, :]
-    q_mask = ((m < rows) & (p < R))[:, None] & (e < E)[None, :]
     t_at = (c % WI * (J * D * E) + d * E)[None, :] + e[:, None]
     t_mask = ((c < C) & (d < D))[None, :] & (e < E)[:, None]
+    top = tl.full((BM // RP, BC // CL, CL), -float("inf"), tl.float32)
+    total = tl.zeros((BM // RP, BC // CL, CL), tl.float32)
     for j in range(J):
         if SCORE == DOT:
             q = tl.load(query + q_at + j * (R * E), q_mask, other=0.0).to(CAST)
@@ -112,28 +142,22 @@ def gather(
     JB: tl.constexpr, CHUNK: tl.constexpr, WEIGHTED: tl.constexpr, WITH_COUPLING: tl.constexpr,
 ):  # fmt: skip
     """Sums over children of one range. Grid: row blocks, parents / JB, ranges of CHUNK blocks."""
-    m = tl.program_id(0) * (BM // RP) + tl.arange(0, BM) // RP
-    p = tl.arange(0, BM) % RP
+    m, p, row3, e, q_at, q_mask = _load_rows(rows, J, R, E, RP, BM, BE)
     first, split = tl.program_id(1) * JB, tl.program_id(2)
     cn, d = columns(tl.arange(0, BC * BD), BD, CL, DL)
     cl, dk = columns(left_order(tl.arange(0, BC * BD), CAST), BD, CL, DL)
-    e = tl.arange(0, BE)
-    row3 = (tl.program_id(0) * (BM // RP) + tl.arange(0, BM // RP))[:, None, None]
-    cb3 = ((tl.arange(0, BC // CL) * CL)[:, None] + tl.arange(0, CL)[None, :])[None, :, :]
-    q_at = m[:, None] * (J * R * E) + (p * E)[:, None] + e[None, :]
-    q_mask = ((m < rows) & (p < R))[:, None] & (e < E)[None, :]
     qs, sums, masses = (), (), ()
     for k in tl.static_range(JB):
         sums = sums + (tl.zeros((BM, BE), tl.float32),)
         masses = masses + (tl.zeros((BM // RP, BC // CL, CL), tl.float32),)
         if SCORE == DOT:
-            q_there = q_mask & (first + k < J)
-            q = tl.load(query + q_at + (first + k) * (R * E), q_there, other=0.0)
+            q_at_k = q_at + (first + k) * (R * E)
+            q = tl.load(query + q_at_k, q_mask & (first + k < J), other=0.0)
             qs = qs + (q.to(CAST),)
     for step in range(CHUNK):
         c = (split * CHUNK + step) * BC + cn
-        c3 = (split * CHUNK + step) * BC + cb3
-        x, x_at, there = _load_children(
+        c3 = (split * CHUNK + step) * BC + child_block(BC, CL)
+        x, x_at, x_mask = _load_children(
             poses, m, p, c, d, rows, C, H, W, HO, WO, I, KS, STRIDE, PAD, R, D
         )
         if SCORE != UNIFORM:
@@ -143,8 +167,8 @@ def gather(
         if WEIGHTED:
             at3, inside3 = children(row3, c3, rows, C, H, W, HO, WO, I, KS, STRIDE, PAD)
             active = tl.load(activations + at3, inside3, other=0.0).to(tl.float32)
-        # Both orders of the transforms are loaded for themselves: each goes straight to where its
-        # product wants it, ahead of its use.
+        # each order of the transforms has a load of its own, which goes straight to its product's
+        # operand ahead of its use
         ck = (split * CHUNK + step) * BC + cl
         w_at = (ck % WI * (J * D * E) + dk * E)[:, None] + e[None, :]
         w_mask = ((ck < C) & (dk < D))[:, None] & (e < E)[None, :]
@@ -177,9 +201,9 @@ def gather(
             if WEIGHTED:
                 share *= active
                 new_masses = new_masses + (masses[k] + share,)
-            part = (x * to_poses(share, BM, RP, BC, BD, CL, DL)).to(CAST)
-            part = as_left(part, BM, BC * BD, CAST)
-            new_sums = new_sums + (tl.dot(part, w, sums[k], input_precision=P),)
+            weighed = (x * to_poses(share, BM, RP, BC, BD, CL, DL)).to(CAST)
+            weighed = as_left(weighed, BM, BC * BD, CAST)
+            new_sums = new_sums + (tl.dot(weighed, w, sums[k], input_precision=P),)
         sums = new_sums
         if WEIGHTED:
             masses = new_masses
@@ -194,9 +218,9 @@ def gather(
 
 
 @triton.jit
-def backward(
+def backward_kernel(
     poses, weight, activations, query, route_weight, route_bias, lse, grad0, grad1,
-    d_poses, d_weight, spread, d_query, d_route_weight, d_route_bias,
+    d_poses, d_weight, expected_grad, d_query, d_route_weight, d_route_bias,
     pose_stride, weight_stride, query_stride, weight_slots, query_slots,
     rows, H: tl.constexpr, W: tl.constexpr, HO: tl.constexpr, WO: tl.constexpr,
     I: tl.constexpr, J: tl.constexpr, C: tl.constexpr, WI: tl.constexpr,
@@ -206,40 +230,34 @@ def backward(
     CL: tl.constexpr, DL: tl.constexpr, SCORE: tl.constexpr, CAST: tl.constexpr,
     P: tl.constexpr, WEIGHTED: tl.constexpr,
 ):  # fmt: skip
-    """Every gradient. Grid: row blocks, child blocks.
+    """All gradients. Grid: row blocks, child blocks.
 
-    A program has all parents of its children, so the gradient of the poses is whole; that of the
-    transforms is added over row blocks, that of the queries over child blocks, each to a slot (one
-    for each block where the sums must not depend on the order). `spread` is sum_j share d(share):
-    the gradient of the activation, and what softmax's backward subtracts.
+    A program has all parents of its children, so it writes the whole gradient of their poses. Row
+    blocks add up the gradient of the transforms, child blocks that of the queries, each in a slot
+    (one slot per block if the result must be deterministic). `expected_grad` is sum_j share
+    d(share): the gradient of the activation, and what the softmax backward subtracts.
     """
-    m = tl.program_id(0) * (BM // RP) + tl.arange(0, BM) // RP
-    p = tl.arange(0, BM) % RP
+    m, p, row3, e, q_at, q_mask = _load_rows(rows, J, R, E, RP, BM, BE)
     c, d = columns(tl.arange(0, BC * BD), BD, CL, DL)
     c += tl.program_id(1) * BC
-    e = tl.arange(0, BE)
-    x, x_at, there = _load_children(
+    c3 = tl.program_id(1) * BC + child_block(BC, CL)
+    x, x_at, x_mask = _load_children(
         poses, m, p, c, d, rows, C, H, W, HO, WO, I, KS, STRIDE, PAD, R, D
     )
-    row3 = (tl.program_id(0) * (BM // RP) + tl.arange(0, BM // RP))[:, None, None]
-    c3 = tl.program_id(1) * BC + (tl.arange(0, BC // CL) * CL)[:, None] + tl.arange(0, CL)[None, :]
-    c3 = c3[None, :, :]
-    seen = (row3 < rows) & (c3 < C)
+    t_at = (c % WI * (J * D * E) + d * E)[None, :] + e[:, None]
+    t_mask = ((c < C) & (d < D))[None, :] & (e < E)[:, None]
+    mask3 = (row3 < rows) & (c3 < C)
     active = 1.0
     if WEIGHTED:
         at3, inside3 = children(row3, c3, rows, C, H, W, HO, WO, I, KS, STRIDE, PAD)
         active = tl.load(activations + at3, inside3, other=0.0).to(tl.float32)
     if SCORE != UNIFORM:
-        total = tl.load(lse + row3.to(tl.int64) * C + c3, seen, other=float("inf"))
-    q_at = m[:, None] * (J * R * E) + (p * E)[:, None] + e[None, :]
-    q_mask = ((m < rows) & (p < R))[:, None] & (e < E)[None, :]
-    t_at = (c % WI * (J * D * E) + d * E)[None, :] + e[:, None]
-    t_mask = ((c < C) & (d < D))[None, :] & (e < E)[:, None]
+        total = tl.load(lse + row3.to(tl.int64) * C + c3, mask3, other=float("inf"))
     ck, dk = columns(left_order(tl.arange(0, BC * BD), CAST), BD, CL, DL)
     ck += tl.program_id(1) * BC
     w_at = (ck % WI * (J * D * E) + dk * E)[:, None] + e[None, :]
     w_mask = ((ck < C) & (dk < D))[:, None] & (e < E)[None, :]
-    even = 1.0 / J
+    uniform = 1.0 / J
     mean = tl.zeros((BM // RP, BC // CL, CL), tl.float32)
     if SCORE != UNIFORM or WEIGHTED:
         for j in range(J):
@@ -260,10 +278,10 @@ def backward(
                 )  # fmt: skip
                 share = tl.exp(logit - total)
             else:
-                share = even
+                share = uniform
             mean += share * d_share
         if WEIGHTED:
-            tl.store(spread + row3.to(tl.int64) * C + c3, mean, seen)
+            tl.store(expected_grad + row3.to(tl.int64) * C + c3, mean, mask3)
     d_x = tl.zeros((BM, BC * BD), tl.float32)
     slot_w = (tl.program_id(0) % weight_slots).to(tl.int64)
     slot_q = (tl.program_id(1) % query_slots).to(tl.int64)
@@ -272,11 +290,11 @@ def backward(
         s = tl.load(grad1 + q_at + j * (R * E), q_mask, other=0.0).to(CAST)
         h = tl.dot(s, wt, input_precision=P)
         if SCORE == UNIFORM:
-            share = even * active
+            share = uniform * active
             if WEIGHTED:
                 weighed = to_poses(share, BM, RP, BC, BD, CL, DL)
             else:
-                weighed = even
+                weighed = uniform
             d_x += weighed * h
             d_w = tl.dot(tl.trans(s), (weighed * x).to(CAST), input_precision=P)
         else:
@@ -323,4 +341,124 @@ def backward(
         to_w = d_weight + slot_w * weight_stride + t_at + j * (D * E)
         tl.atomic_add(to_w, d_w, t_mask, sem="relaxed")
     copy = c // I // KS // STRIDE * ((KS + STRIDE - 1) // STRIDE) + c // I % KS // STRIDE
-    tl.store(d_poses + copy.to(tl.int64)[None, :] * pose_stride + x_at, d_x, there)
+    tl.store(d_poses + copy.to(tl.int64)[None, :] * pose_stride + x_at, d_x, x_mask)
+
+
+SCORES = {"uniform": 0, "dot": 1, "linear": 2}
+
+
+def tile(shape: Shape, score: str, kernel: str) -> Tile:
+    """Tile of a kernel, measured on an H200 (docs/gpu.md): many parents pay for wider tiles."""
+    many = shape.parents > 32
+    if kernel == "stats":
+        return Tile(64, 128 if many or score == "linear" else 64, 4, 3)
+    if kernel == "gather":
+        if score == "linear":
+            return Tile(32, 64, 2, 3, 4)
+        if many and shape.rows >= 128 and pow2(shape.out_dim) <= 16:
+            return Tile(128, 64, 8, 3, 4)
+        return Tile(64, 64, 4, 3, 2)
+    if score == "linear":
+        # wider without windows: matrix poses, and sizes too large for the kernels in `shares`
+        return Tile(32, 64 if shape.covers else 32, 2, 3)
+    return Tile(64, 64 if many or score == "uniform" else 32, 4, 3)
+
+
+def options(shape: Shape, t: Tile, score: str, poses: Tensor) -> dict:
+    wide, out = pow2(shape.in_dim), max(16, pow2(shape.out_dim))
+    rows = pow2(shape.pose_rows)
+    block = max(1, 16 // wide, min(pow2(shape.children), t.columns // wide))
+    operands, product = 4 * out * (2 * block * wide * t.parents), 4 * t.rows * block * wide
+    return {
+        **shape.constants(),
+        **arithmetic(poses),
+        "SCORE": SCORES[score],
+        "RP": rows,
+        "BM": t.rows,
+        "BD": wide,
+        "BC": block,
+        "BE": out,
+        "CL": min(4, block),
+        "DL": min(2, wide),
+        "num_warps": t.warps,
+        "num_stages": stages(t.stages, operands + 8 * t.rows * out + product, product),
+    }
+
+
+def forward(
+    shape: Shape,
+    score: str,
+    inputs: Inputs,
+    with_coupling: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """-> sums of shares [rows,J], of votes [rows,J,R,E] and of squares (empty); log-denominators;
+    coupling
+
+    coupling [rows,J,C], in the order in which the kernel writes it
+    """
+    poses, weight, activations = inputs[:3]
+    f32, new = torch.float32, poses.new_empty
+    lse = new((0,) if score == "uniform" else (shape.rows, shape.children), dtype=f32)
+    score_inputs = (inputs.query, inputs.route_weight, inputs.route_bias, lse)
+    if score != "uniform":
+        o = options(shape, tile(shape, score, "stats"), score, poses)
+        grid = (cdiv(shape.rows, o["BM"] // o["RP"]), cdiv(shape.children, o["BC"]))
+        stats[grid](poses, weight, *score_inputs, shape.rows, **o)
+    t = tile(shape, score, "gather")
+    o = options(shape, t, score, poses)
+    parents = min(t.parents, shape.parents)
+    rows, groups = cdiv(shape.rows, t.rows // o["RP"]), cdiv(shape.parents, parents)
+    splits, chunk = split(cdiv(shape.children, o["BC"]), rows * groups, poses.device, max_ranges=32)
+    weighted = activations is not None
+    sum1 = new((splits, shape.rows, shape.parents, shape.pose_rows, shape.out_dim), dtype=f32)
+    sum0 = new((splits, shape.rows, shape.parents) if weighted else (1, 0), dtype=f32)
+    coupling = new(
+        (shape.rows, shape.parents, shape.children) if with_coupling else (0,), dtype=f32
+    )
+    o |= {"JB": parents, "CHUNK": chunk, "WEIGHTED": weighted, "WITH_COUPLING": with_coupling}
+    gather[(rows, groups, splits)](
+        poses, weight, activations, *score_inputs, sum0, sum1, coupling, shape.rows, **o
+    )
+    return total(sum0), total(sum1), new(0, dtype=f32), lse, coupling
+
+
+def backward(
+    shape: Shape,
+    score: str,
+    deterministic: bool,
+    grads: tuple[Tensor, Tensor],
+    lse: Tensor,
+    inputs: Inputs,
+) -> Inputs:
+    """Gradients of the inputs; empty for inputs that are None."""
+    poses, weight, activations, query, _, _, route_weight, route_bias = inputs
+    t = tile(shape, score, "backward")
+    o = options(shape, t, score, poses)
+    row_blocks = cdiv(shape.rows, t.rows // o["RP"])
+    blocks = cdiv(shape.children, o["BC"])
+    weight_slots, query_slots = (row_blocks, blocks) if deterministic else (1, 1)
+    f32, new, zeros = torch.float32, poses.new_empty, poses.new_zeros
+
+    def slots(number: int, like: Tensor | None) -> Tensor:
+        return zeros((1, 0) if like is None else (number, *like.shape), dtype=f32)
+
+    d_poses = (new if shape.covers else zeros)((shape.copies, *poses.shape), dtype=f32)
+    d_weight, d_query = slots(weight_slots, weight), slots(query_slots, query)
+    d_route, d_bias = slots(weight_slots, route_weight), slots(weight_slots, route_bias)
+    weighted = activations is not None
+    o["WEIGHTED"] = weighted
+    expected_grad = new((shape.rows, shape.children) if weighted else (0,), dtype=f32)
+    backward_kernel[(row_blocks, blocks)](
+        poses, weight, activations, query, route_weight, route_bias, lse, *grads,
+        d_poses, d_weight, expected_grad, d_query, d_route, d_bias,
+        d_poses.stride(0), d_weight.stride(0), d_query.stride(0), weight_slots, query_slots,
+        shape.rows, **o,
+    )  # fmt: skip
+    return Inputs(
+        total(d_poses),
+        total(d_weight),
+        shape.fold(expected_grad) if weighted else expected_grad,
+        total(d_query),
+        route_weight=total(d_route),
+        route_bias=total(d_bias),
+    )

@@ -1,23 +1,47 @@
-"""The fused step as operators that torch knows: autograd, compile, export and CUDA graphs.
+"""Kernels as torch operators: autograd, compile, export and CUDA graphs.
 
-`torch.ops.torchcaps.step` takes a grid of child poses [B,H,W,I,R*D], transforms [N,J,D,E] (child c
-uses number c modulo N) and the score's own tensors, and returns sums over children for each parent:
-shares [B,H',W',J], votes and squares [B,H',W',J,R*E]; log-denominators for the way back; and on
-request shares of every child before its activation [B,H',W',J,C], without a gradient. What a score
-does not use is empty.
+`torch.ops.torchcaps.step`, the fused step of a routing, takes a grid of child poses [B,H,W,I,R*D],
+transforms [N,J,D,E] (child c uses number c modulo N) and the tensors of its score. It returns sums
+over children for each parent: shares [B,H',W',J], votes and squares [B,H',W',J,R*E];
+log-denominators for the backward pass; and on request shares of every child before its activation
+[B,H',W',J,C], without a gradient. Outputs that a score does not have are empty. `across`: shares of
+a child sum to one over the parents of all windows that see it, instead of within each window; only
+the kernels that form votes support it.
 
-`across`: shares of a child sum to one over the parents of all windows that see it, not of each
-window by itself. For the kernels that form votes.
+`torch.ops.torchcaps.combine(shares [B,C/N,J,N], poses [B,C,D], weight [N,J,D,E]) -> [B,J,E]` sums
+votes with known shares, in float32. Child c uses transform c modulo N, and is number c modulo N of
+group c / N of the shares, the layout in which one product with all transforms writes their logits.
+All three have one dtype and get gradients; votes are never stored.
+
+`torch.ops.torchcaps.place(templates [I,C,S,S], back [B,I,2,3], side) -> [B,I,C,side,side]` places
+templates on a canvas by affine maps, all float32. `back` maps the canvas to a template, both from
+-1 to 1. Both tensors get gradients; interpolation weights are never stored.
 """
 
-from typing import Any
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 
+class Inputs(NamedTuple):
+    """Tensors of a step, or their gradients; None where the score does not use them."""
+
+    poses: Tensor
+    weight: Tensor
+    activations: Tensor | None = None
+    query: Tensor | None = None
+    precision: Tensor | None = None
+    bias: Tensor | None = None
+    route_weight: Tensor | None = None
+    route_bias: Tensor | None = None
+
+    def contiguous(self) -> "Inputs":
+        return Inputs(*(None if t is None else t.contiguous() for t in self))  # pyright: ignore
+
+
 def _shape(poses: Tensor, weight: Tensor, window: list[int]):
-    from torchcaps.kernels.shape import Shape  # needs Triton, which a CPU build of torch lacks
+    from torchcaps.kernels.common import Shape  # needs Triton, which a CPU build of torch lacks
 
     batch, height, width, types, dim = poses.shape
     transforms, parents, in_dim, out_dim = weight.shape
@@ -37,27 +61,8 @@ def _parents(poses: Tensor, weight: Tensor, window: list[int]) -> tuple[list[int
 
 
 def _sees_votes(shape, score: str) -> bool:
-    """Which kernels serve it: those that form votes, or those that need not. See docs/gpu.md."""
+    """True for the kernels that form votes, False for those of `attention`. See docs/gpu.md."""
     return score == "gauss" or (score == "dot" and shape.pose_rows > 1)
-
-
-def _forward(
-    shape, poses, weight, activations, query, precision, bias, route_weight, route_bias,
-    score: str, with_coupling: bool, across: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    inputs = (poses, weight, activations, query, precision, bias, route_weight, route_bias)
-    x, w, a, q, h, b, wr, br = _contiguous(inputs)
-    with torch.cuda.device_of(poses):
-        if _sees_votes(shape, score):
-            from torchcaps.kernels import launch_votes
-
-            return launch_votes.forward(shape, score, x, w, a, q, h, b, with_coupling, across)
-        from torchcaps.kernels import launch_attention
-
-        sum0, sum1, lse, coupling = launch_attention.forward(
-            shape, score, x, w, a, q, wr, br, with_coupling
-        )
-    return sum0, sum1, sum1.new_empty(0), lse, coupling
 
 
 @torch.library.custom_op("torchcaps::step", mutates_args=())
@@ -81,10 +86,18 @@ def step(
         not across or _sees_votes(shape, score),
         lambda: f"windows compete where votes are formed, and the score {score} forms none here.",
     )
-    sum0, sum1, sum2, lse, coupling = _forward(
-        shape, poses, weight, activations, query, precision, bias, route_weight, route_bias,
-        score, with_coupling, across,
-    )  # fmt: skip
+    tensors = (poses, weight, activations, query, precision, bias, route_weight, route_bias)
+    inputs = Inputs(*tensors).contiguous()
+    with torch.cuda.device_of(poses):
+        if _sees_votes(shape, score):
+            from torchcaps.kernels import votes
+
+            outputs = votes.forward(shape, score, inputs, with_coupling, across)
+        else:
+            from torchcaps.kernels import attention
+
+            outputs = attention.forward(shape, score, inputs, with_coupling)
+    sum0, sum1, sum2, lse, coupling = outputs
     parents, dim = _parents(poses, weight, window)
     return (
         sum0.view(parents) if sum0.numel() else sum0,
@@ -93,10 +106,6 @@ def step(
         lse,
         coupling.view(*parents, shape.children) if with_coupling else coupling,
     )
-
-
-def _contiguous(tensors: tuple[Tensor | None, ...]) -> list[Any]:
-    return [t if t is None else t.contiguous() for t in tensors]
 
 
 @step.register_fake
@@ -133,30 +142,24 @@ def step_backward(
     deterministic: bool,
     across: bool,
 ) -> list[Tensor]:
-    inputs = (poses, weight, activations, query, precision, bias, route_weight, route_bias)
-    x, w, a, q, h, b, wr, br = _contiguous(inputs)
-    g0, g1, g2 = grad0.contiguous(), grad1.contiguous(), grad2.contiguous()
+    tensors = (poses, weight, activations, query, precision, bias, route_weight, route_bias)
+    inputs = Inputs(*tensors).contiguous()
+    sum_grads = grad0.contiguous(), grad1.contiguous(), grad2.contiguous()
     shape = _shape(poses, weight, window)
     with torch.cuda.device_of(poses):
         if _sees_votes(shape, score):
-            from torchcaps.kernels import launch_votes
+            from torchcaps.kernels import votes
 
-            found = launch_votes.backward(
-                shape, score, deterministic, (g0, g1, g2), lse, x, w, a, q, h, b, across
-            )
-            found = (*found, lse, lse)
+            grads = votes.backward(shape, score, deterministic, sum_grads, lse, inputs, across)
         else:
-            from torchcaps.kernels import launch_attention
+            from torchcaps.kernels import attention
 
-            dx, dw, da, dq, *routes = launch_attention.backward(
-                shape, score, deterministic, g0, g1, lse, x, w, a, q, wr, br
-            )
-            found = (dx, dw, da, dq, lse, lse, *routes)
+            grads = attention.backward(shape, score, deterministic, sum_grads[:2], lse, inputs)
     return [
         poses.new_empty(0, dtype=torch.float32)
-        if t is None
+        if t is None or g is None
         else g.to(t.dtype).reshape(t.shape).contiguous()
-        for g, t in zip(found, inputs, strict=True)
+        for g, t in zip(grads, inputs, strict=True)
     ]
 
 
@@ -173,13 +176,128 @@ def _save(ctx, inputs, output):
     ctx.save_for_backward(output[3], *inputs[:8])
     *options, _with_coupling, across = inputs[8:]
     ctx.options = (*options, across)
-    ctx.given = [t is not None for t in inputs[:8]]
+    ctx.present = [t is not None for t in inputs[:8]]
 
 
 def _differentiate(ctx, grad0, grad1, grad2, *_):
     lse, *tensors = ctx.saved_tensors
     grads = torch.ops.torchcaps.step_backward(grad0, grad1, grad2, lse, *tensors, *ctx.options)
-    return *(g if given else None for g, given in zip(grads, ctx.given, strict=True)), *[None] * 5
+    grads = (g if present else None for g, present in zip(grads, ctx.present, strict=True))
+    return *grads, *[None] * 5
 
 
 step.register_autograd(_differentiate, setup_context=_save)
+
+
+def _check_combine(shares: Tensor, poses: Tensor, weight: Tensor) -> None:
+    batch, children, in_dim = poses.shape
+    num, parents = weight.shape[:2]
+    groups = shares.shape == (batch, children // num, parents, num)
+    fits = groups and weight.shape[2] == in_dim and children % num == 0
+    same_dtype = shares.dtype == poses.dtype == weight.dtype
+    torch._check(
+        fits and same_dtype,
+        lambda: (
+            "combine takes shares [B,C/N,J,N], poses [B,C,D] and weight [N,J,D,E] of one dtype, N "
+            f"a divisor of C; got {[list(t.shape) for t in (shares, poses, weight)]}."
+        ),
+    )
+
+
+@torch.library.custom_op("torchcaps::combine", mutates_args=())
+def combine(shares: Tensor, poses: Tensor, weight: Tensor) -> Tensor:
+    _check_combine(shares, poses, weight)
+    from torchcaps.kernels import (
+        shares as kernels,  # needs Triton, which a CPU build of torch lacks
+    )
+
+    with torch.cuda.device_of(poses):
+        return kernels.forward(*(t.contiguous() for t in (shares, poses, weight)))
+
+
+@combine.register_fake
+def _(shares, poses, weight):
+    _check_combine(shares, poses, weight)
+    return poses.new_empty((poses.shape[0], *weight.shape[1::2]), dtype=torch.float32)
+
+
+@torch.library.custom_op("torchcaps::combine_backward", mutates_args=())
+def combine_backward(
+    grad: Tensor, shares: Tensor, poses: Tensor, weight: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    from torchcaps.kernels import shares as kernels
+
+    with torch.cuda.device_of(poses):
+        return kernels.backward(*(t.contiguous() for t in (grad, shares, poses, weight)))
+
+
+@combine_backward.register_fake
+def _(grad, shares, poses, weight):
+    return tuple(t.new_empty(t.shape) for t in (shares, poses, weight))
+
+
+def _save_combine(ctx, inputs, output):
+    ctx.save_for_backward(*inputs)
+
+
+def _differentiate_combine(ctx, grad):
+    # cast here, so that a compiler can fuse it with the operation before
+    shares, poses, weight = ctx.saved_tensors
+    return torch.ops.torchcaps.combine_backward(grad.to(poses.dtype), shares, poses, weight)
+
+
+combine.register_autograd(_differentiate_combine, setup_context=_save_combine)
+
+
+LARGEST_TEMPLATE = 64
+"""Largest side of a template for the kernels."""
+
+
+def _check_place(templates: Tensor, back: Tensor, side: int) -> None:
+    fits = templates.dim() == 4 and templates.shape[2] == templates.shape[3] <= LARGEST_TEMPLATE
+    fits = fits and back.dim() == 4 and back.shape[1:] == (templates.shape[0], 2, 3)
+    torch._check(
+        fits and templates.dtype == back.dtype == torch.float32 and side > 0,
+        lambda: (
+            "place takes templates [I,C,S,S] and maps [B,I,2,3] of float32, S at most "
+            f"{LARGEST_TEMPLATE}; got {list(templates.shape)} and {list(back.shape)}."
+        ),
+    )
+
+
+@torch.library.custom_op("torchcaps::place", mutates_args=())
+def place(templates: Tensor, back: Tensor, side: int) -> Tensor:
+    _check_place(templates, back, side)
+    from torchcaps.kernels import templates as kernels
+
+    return kernels.forward(templates, back, side)
+
+
+@place.register_fake
+def _(templates, back, side):
+    _check_place(templates, back, side)
+    return back.new_empty((*back.shape[:2], templates.shape[1], side, side))
+
+
+@torch.library.custom_op("torchcaps::place_backward", mutates_args=())
+def place_backward(grad: Tensor, templates: Tensor, back: Tensor) -> tuple[Tensor, Tensor]:
+    from torchcaps.kernels import templates as kernels
+
+    return kernels.backward(grad, templates, back)
+
+
+@place_backward.register_fake
+def _(grad, templates, back):
+    return templates.new_empty(templates.shape), back.new_empty(back.shape)
+
+
+def _save_place(ctx, inputs, output):
+    templates, back, _ = inputs
+    ctx.save_for_backward(templates, back)
+
+
+def _differentiate_place(ctx, grad):
+    return *torch.ops.torchcaps.place_backward(grad, *ctx.saved_tensors), None
+
+
+place.register_autograd(_differentiate_place, setup_context=_save_place)

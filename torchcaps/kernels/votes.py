@@ -1,8 +1,8 @@
-"""The fused step of routings that must see the votes, in Triton: EM, and matrix poses.
+"""The fused step of routings whose scores need the votes, in Triton: EM, and matrix poses.
 
 A program owns BM rows (batch x positions), a block of BJ parents and a range of children. For each
-child it forms the votes in registers by a matrix product, scores them, normalises over parents and
-adds them up; the votes of one child are gone before those of the next are formed.
+child it forms the votes in registers by a matrix product, scores them, normalizes over parents and
+adds them up, so registers hold the votes of one child at a time.
 
     vote_p = pose_p W                         p: the R rows of a matrix pose (R=1: a vector)
     logit  = <vote, query>                                  DOT: dynamic, inverted attention
@@ -10,15 +10,35 @@ adds them up; the votes of one child are gone before those of the next are forme
     share  = softmax over parents of logit, times the child's activation
     sums   = sum over children of share, share * vote [GAUSS: vote - query], share * vote^2
 
-The forward run leaves the logarithm of the denominator for the backward run. Several blocks of
-parents need it first: the same kernel with STATS=True writes each block's part. Sizes that are no
-powers of two are padded by masks.
+The forward pass saves the logarithm of the softmax denominator for the backward pass. With several
+blocks of parents it is computed first: the same kernel with STATS=True writes each block's
+contribution. Masks pad sizes that are not powers of two.
 """
 
+from dataclasses import dataclass
+
+import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
-from torchcaps.kernels.windows import child, corner
+from torchcaps.kernels.common import (
+    Shape,
+    arithmetic,
+    cdiv,
+    child,
+    corner,
+    load_parents,
+    multiprocessors,
+    over_parent_poses,
+    pow2,
+    stack,
+    stages,
+    store_parents,
+    to_parent_poses,
+    total,
+)
+from torchcaps.kernels.ops import Inputs
 
 DOT = tl.constexpr(0)
 GAUSS = tl.constexpr(1)
@@ -33,36 +53,18 @@ def _votes(
     votes = ()
     for p in tl.static_range(R):
         mask = inside[:, None] & (d[None, :] < D)
-        x = tl.load(poses + (at[:, None] * (R * D) + (p * D + d)[None, :]), mask, other=0.0).to(
-            CAST
-        )
+        x_at = at[:, None] * (R * D) + (p * D + d)[None, :]
+        x = tl.load(poses + x_at, mask, other=0.0).to(CAST)
         xs = xs + (x,)
         votes = votes + (tl.dot(x, wt, input_precision=P),)
     return xs, votes
 
 
 @triton.jit
-def _load_parents(ptr, row, j, e, mask, J: tl.constexpr, R: tl.constexpr, E: tl.constexpr):
-    """R tiles [BM,BN] of a parent tensor [rows,J,R,E]."""
-    tiles = ()
-    for p in tl.static_range(R):
-        at = (row * J)[:, None] * (R * E) + (j * (R * E) + p * E + e)[None, :]
-        tiles = tiles + (tl.load(ptr + at, mask, other=0.0).to(tl.float32),)
-    return tiles
-
-
-@triton.jit
-def _store_parents(ptr, tiles, row, j, e, mask, J: tl.constexpr, R: tl.constexpr, E: tl.constexpr):
-    for p in tl.static_range(R):
-        at = (row * J)[:, None] * (R * E) + (j * (R * E) + p * E + e)[None, :]
-        tl.store(ptr + at, tiles[p], mask)
-
-
-@triton.jit
 def _entries(n, BJ: tl.constexpr, BE: tl.constexpr, EL: tl.constexpr, JL: tl.constexpr):
     """Parent and pose entry of column n: (JH, EH, JL, EL) from slow to fast.
 
-    In a product's registers the warps take turns every EL * JL columns; with all entries of a pose
+    A product's registers alternate between warps every EL * JL columns; with all entries of a pose
     in one warp, sums over poses need no shared memory.
     """
     EH: tl.constexpr = BE // EL
@@ -70,63 +72,34 @@ def _entries(n, BJ: tl.constexpr, BE: tl.constexpr, EL: tl.constexpr, JL: tl.con
 
 
 @triton.jit
-def _parents(
-    block, row, live, J: tl.constexpr, E: tl.constexpr, BJ: tl.constexpr, BE: tl.constexpr,
-    EL: tl.constexpr, JL: tl.constexpr,
+def _load_state(
+    query, precision, bias, block, rows, J: tl.constexpr, R: tl.constexpr, D: tl.constexpr,
+    E: tl.constexpr, BM: tl.constexpr, BJ: tl.constexpr, BE: tl.constexpr, BD: tl.constexpr,
+    EL: tl.constexpr, JL: tl.constexpr, SCORE: tl.constexpr,
 ):  # fmt: skip
-    """Parent and entry of each column, parents as [1,JH,JL], and which of both are there."""
+    """What both kernels start with: the rows and parents of a program, and what scores the votes.
+
+    -> rows and their mask [BM]; parent and entry of each column and their mask [BM,BN]; parents
+    [1,JH,JL] and their mask; query, precision and bias; pose entries [BD], offsets and mask of a
+    child's transforms [BD,BN]
+    """
+    row = tl.program_id(0) * BM + tl.arange(0, BM)
+    live = row < rows
     j, e = _entries(tl.arange(0, BJ * BE), BJ, BE, EL, JL)
     j += block * BJ
     jj = block * BJ + (tl.arange(0, BJ // JL) * JL)[:, None] + tl.arange(0, JL)[None, :]
     jj = jj[None, :, :]
-    there = live[:, None] & ((j < J) & (e < E))[None, :]
-    return j, e, jj, there, live[:, None, None] & (jj < J)
-
-
-@triton.jit
-def _state(
-    query, precision, bias, row, j, e, jj, there, seen,
-    J: tl.constexpr, R: tl.constexpr, E: tl.constexpr, SCORE: tl.constexpr,
-):  # fmt: skip
-    """What the rows' parents are scored with: query, precision and bias."""
-    state = _load_parents(query, row, j, e, there, J, R, E)
+    mask = live[:, None] & ((j < J) & (e < E))[None, :]
+    parent_mask = live[:, None, None] & (jj < J)
+    state = load_parents(query, row, j, e, mask, J, R, E)
     width, shift = (), 0.0
     if SCORE == GAUSS:
-        width = _load_parents(precision, row, j, e, there, J, R, E)
-        shift = tl.load(bias + row[:, None, None] * J + jj, seen, other=0.0).to(tl.float32)
-    return state, width, shift
-
-
-@triton.jit
-def _over_poses(
-    tile, BM: tl.constexpr, BJ: tl.constexpr, BE: tl.constexpr, EL: tl.constexpr, JL: tl.constexpr
-):
-    """Sum over the entries of each parent's pose. [BM,BJ*BE] -> [BM,JH,JL]"""
-    parts = tl.reshape(tile, (BM, BJ // JL, BE // EL, JL, EL))
-    return tl.sum(tl.sum(parts, 4), 2)
-
-
-@triton.jit
-def _to_poses(
-    share, BM: tl.constexpr, BJ: tl.constexpr, BE: tl.constexpr, EL: tl.constexpr, JL: tl.constexpr
-):
-    """The transpose of that. [BM,JH,JL] -> [BM,BJ*BE]"""
-    parts = tl.broadcast_to(share[:, :, None, :, None], (BM, BJ // JL, BE // EL, JL, EL))
-    return tl.reshape(parts, (BM, BJ * BE))
-
-
-@triton.jit
-def _stack(tiles, N: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr):
-    """N = 2, 4 or 8 tiles [BM,BN] below each other. -> [N*BM,BN]"""
-    if N == 2:
-        whole = tl.join(tiles[0], tiles[1])
-    elif N == 4:
-        whole = tl.join(tl.join(tiles[0], tiles[2]), tl.join(tiles[1], tiles[3]))
-    else:
-        even = tl.join(tl.join(tiles[0], tiles[4]), tl.join(tiles[2], tiles[6]))
-        odd = tl.join(tl.join(tiles[1], tiles[5]), tl.join(tiles[3], tiles[7]))
-        whole = tl.join(even, odd)
-    return tl.reshape(tl.permute(tl.reshape(whole, (BM, BN, N)), (2, 0, 1)), (N * BM, BN))
+        width = load_parents(precision, row, j, e, mask, J, R, E)
+        shift = tl.load(bias + row[:, None, None] * J + jj, parent_mask, other=0.0).to(tl.float32)
+    d = tl.arange(0, BD)
+    w_off = (j * (D * E) + e)[None, :] + d[:, None] * E
+    w_mask = (d[:, None] < D) & ((j < J) & (e < E))[None, :]
+    return row, live, j, e, mask, jj, parent_mask, state, width, shift, d, w_off, w_mask
 
 
 @triton.jit
@@ -134,20 +107,21 @@ def _logits(
     votes, query, precision, bias, jj, J: tl.constexpr, SCORE: tl.constexpr, R: tl.constexpr,
     BM: tl.constexpr, BJ: tl.constexpr, BE: tl.constexpr, EL: tl.constexpr, JL: tl.constexpr,
 ):  # fmt: skip
-    agree = tl.zeros((BM, BJ * BE), tl.float32)
+    """Score of each vote before the softmax over parents. -> [BM,JH,JL]"""
+    agreement = tl.zeros((BM, BJ * BE), tl.float32)
     for p in tl.static_range(R):
         if SCORE == DOT:
-            agree += votes[p] * query[p]
+            agreement += votes[p] * query[p]
         else:
-            agree -= precision[p] * (votes[p] - query[p]) * (votes[p] - query[p])
-    logits = _over_poses(agree, BM, BJ, BE, EL, JL)
+            agreement -= precision[p] * (votes[p] - query[p]) * (votes[p] - query[p])
+    logits = over_parent_poses(agreement, BM, BJ, BE, EL, JL)
     if SCORE == GAUSS:
         logits += bias
     return tl.where(jj < J, logits, -float("inf"))
 
 
 @triton.jit
-def forward(
+def forward_kernel(
     poses, weight, activations, query, precision, bias, lse,
     sum0, sum1, sum2, coupling,
     rows, H: tl.constexpr, W: tl.constexpr, HO: tl.constexpr, WO: tl.constexpr,
@@ -159,24 +133,20 @@ def forward(
     WEIGHTED: tl.constexpr, WITH_LSE: tl.constexpr, STATS: tl.constexpr,
     WITH_COUPLING: tl.constexpr, CAST: tl.constexpr, P: tl.constexpr,
 ):  # fmt: skip
-    """Sums over the children of one split. Grid: row blocks, splits, parent blocks."""
+    """Sums over the children of one range. Grid: row blocks, ranges of children, parent blocks."""
     split = tl.program_id(1)
     block = tl.program_id(2)
-    row = tl.program_id(0) * BM + tl.arange(0, BM)
-    live = row < rows
+    row, live, j, e, mask, jj, parent_mask, state, width, shift, d, w_off, w_mask = _load_state(
+        query, precision, bias, block, rows, J, R, D, E, BM, BJ, BE, BD, EL, JL, SCORE
+    )
     y, x, first_at = corner(row, H, W, HO, WO, I, STRIDE, PAD)
     row64 = row.to(tl.int64)
-    d = tl.arange(0, BD)
-    j, e, jj, there, seen = _parents(block, row, live, J, E, BJ, BE, EL, JL)
-    state, width, shift = _state(query, precision, bias, row, j, e, jj, there, seen, J, R, E, SCORE)
     first, second = (), ()
     for p in tl.static_range(R):
         first = first + (tl.zeros((BM, BJ * BE), tl.float32),)
         if SCORE == GAUSS:
             second = second + (tl.zeros((BM, BJ * BE), tl.float32),)
     zeroth = tl.zeros((BM, BJ // JL, JL), tl.float32)
-    w_off = (j * (D * E) + e)[None, :] + d[:, None] * E
-    w_mask = (d[:, None] < D) & ((j < J) & (e < E))[None, :]
     for step in range(CHUNK):
         c = split * CHUNK + step
         at, inside = child(c, y, x, first_at, live & (c < C), H, W, I, PAD, KS)
@@ -197,33 +167,35 @@ def forward(
             tl.store(to, top + tl.log(total), live & (c < C))
         if not STATS:
             if WITH_COUPLING:
-                tl.store(coupling + (row64[:, None, None] * J + jj) * C + c, share, seen & (c < C))
+                tl.store(
+                    coupling + (row64[:, None, None] * J + jj) * C + c, share, parent_mask & (c < C)
+                )
             if WEIGHTED:
                 share *= tl.load(activations + at, inside, other=0.0).to(tl.float32)[:, None, None]
                 zeroth += share
-            wide = _to_poses(share, BM, BJ, BE, EL, JL)
-            grown, squared = (), ()
+            wide = to_parent_poses(share, BM, BJ, BE, EL, JL)
+            new_first, new_second = (), ()
             for p in tl.static_range(R):
                 if SCORE == GAUSS:
                     off = votes[p] - state[p]
-                    grown = grown + (first[p] + wide * off,)
-                    squared = squared + (second[p] + wide * off * off,)
+                    new_first = new_first + (first[p] + wide * off,)
+                    new_second = new_second + (second[p] + wide * off * off,)
                 else:
-                    grown = grown + (first[p] + wide * votes[p],)
-            first, second = grown, squared
+                    new_first = new_first + (first[p] + wide * votes[p],)
+            first, second = new_first, new_second
     if not STATS:
-        part_row = split * rows + row
-        _store_parents(sum1, first, part_row, j, e, there, J, R, E)
+        out_row = split * rows + row
+        store_parents(sum1, first, out_row, j, e, mask, J, R, E)
         if SCORE == GAUSS:
-            _store_parents(sum2, second, part_row, j, e, there, J, R, E)
+            store_parents(sum2, second, out_row, j, e, mask, J, R, E)
         if WEIGHTED:
-            tl.store(sum0 + part_row[:, None, None] * J + jj, zeroth, seen)
+            tl.store(sum0 + out_row[:, None, None] * J + jj, zeroth, parent_mask)
 
 
 @triton.jit
-def backward(
+def backward_kernel(
     poses, weight, activations, query, precision, bias, lse,
-    grad0, grad1, grad2, spread,
+    grad0, grad1, grad2, expected_grad,
     d_poses, d_weight, d_query, d_precision, d_bias,
     rows, pose_stride, block_stride, weight_stride, num_slots,
     H: tl.constexpr, W: tl.constexpr, HO: tl.constexpr, WO: tl.constexpr,
@@ -235,36 +207,36 @@ def backward(
     WHOLE: tl.constexpr, STATS: tl.constexpr, G: tl.constexpr, RP: tl.constexpr,
     CAST: tl.constexpr, P: tl.constexpr,
 ):  # fmt: skip
-    """Every gradient of the step, votes recomputed. `spread` [rows,C] is sum_j share_j dshare_j,
-    which is the gradient of the activation and what softmax subtracts; where a block is not the
-    WHOLE of the parents a first run (STATS) writes its parts.
+    """All gradients of the step; votes are recomputed.
 
-    Weight gradients of a row block are added to its slot. A pose that several windows or blocks of
-    parents see has a copy of its gradient for each, so that every entry has one writer.
+    `expected_grad` [rows,C] is sum_j share_j d(share_j): the gradient of the activation, and what
+    the softmax backward subtracts. If a block does not hold the WHOLE of the parents, a first run
+    (STATS) writes each block's sum.
+
+    Weight gradients of a row block are added to its slot. A pose in several windows or blocks of
+    parents has a copy of its gradient for each, so every entry has one writer.
     """
     split = tl.program_id(1)
     block = tl.program_id(2)
     slot = tl.program_id(0) % num_slots
-    row = tl.program_id(0) * BM + tl.arange(0, BM)
-    live = row < rows
+    row, live, j, e, mask, jj, parent_mask, state, width, shift, d, w_off, w_mask = _load_state(
+        query, precision, bias, block, rows, J, R, D, E, BM, BJ, BE, BD, EL, JL, SCORE
+    )
     y, x, first_at = corner(row, H, W, HO, WO, I, STRIDE, PAD)
     row64 = row.to(tl.int64)
-    d = tl.arange(0, BD)
-    j, e, jj, there, seen = _parents(block, row, live, J, E, BJ, BE, EL, JL)
-    state, width, shift = _state(query, precision, bias, row, j, e, jj, there, seen, J, R, E, SCORE)
-    g1 = _load_parents(grad1, row, j, e, there, J, R, E)
+    g1 = load_parents(grad1, row, j, e, mask, J, R, E)
     g2 = ()
     if SCORE == GAUSS:
-        g2 = _load_parents(grad2, row, j, e, there, J, R, E)
+        g2 = load_parents(grad2, row, j, e, mask, J, R, E)
     if WEIGHTED:
-        g0 = tl.load(grad0 + row[:, None, None] * J + jj, seen, other=0.0).to(tl.float32)
+        g0 = tl.load(grad0 + row[:, None, None] * J + jj, parent_mask, other=0.0).to(tl.float32)
     to_query, to_width = (), ()
     for p in tl.static_range(R):
         to_query = to_query + (tl.zeros((BM, BJ * BE), tl.float32),)
         if SCORE == GAUSS:
             to_width = to_width + (tl.zeros((BM, BJ * BE), tl.float32),)
     to_bias = tl.zeros((BM, BJ // JL, JL), tl.float32)
-    if RP == 1:  # in G parts, see below
+    if RP == 1:  # in G groups, see below
         nb = (tl.arange(0, G) * (BJ * BE // G))[:, None] + tl.arange(0, BJ * BE // G)[None, :]
         nb = nb[:, :, None]
         db = d[None, None, :]
@@ -280,16 +252,14 @@ def backward(
     all_y, all_x, all_at0 = corner(all_row, H, W, HO, WO, I, STRIDE, PAD)
     b_off = jb * (D * E) + eb + db * E
     b_mask = (jb < J) & (eb < E) & (db < D)
-    w_off = (j * (D * E) + e)[None, :] + d[:, None] * E
-    w_mask = (d[:, None] < D) & ((j < J) & (e < E))[None, :]
     for step in range(CHUNK):
         c = split * CHUNK + step
         at, inside = child(c, y, x, first_at, live & (c < C), H, W, I, PAD, KS)
         wc = c % WI
         w_base = wc.to(tl.int64) * (J * D * E)
         wt = tl.load(weight + w_base + w_off, w_mask, other=0.0).to(CAST)
-        # The transposed operands are loaded for themselves, so that each load goes straight to
-        # shared memory ahead of its use.
+        # the transposed operands have loads of their own, which go straight to shared memory ahead
+        # of their use
         w_back = tl.load(weight + w_base + b_off, b_mask, other=0.0).to(CAST)
         all_at, all_inside = child(c, all_y, all_x, all_at0, all_live, H, W, I, PAD, KS)
         x_at = all_at * (R * D) + all_p * D
@@ -311,47 +281,45 @@ def backward(
                 gain += (g1[p] + g2[p] * off) * off
             else:
                 gain += g1[p] * votes[p]
-        d_share = _over_poses(gain, BM, BJ, BE, EL, JL)
+        d_share = over_parent_poses(gain, BM, BJ, BE, EL, JL)
         if WEIGHTED:
             d_share += g0
-        spread_at = row64 * C + c
+        grad_at = row64 * C + c
         if STATS:
-            spread_at += block * rows * C
+            grad_at += block * rows * C
         if STATS or WHOLE:
             mean = tl.sum(tl.sum(share * d_share, 2), 1)
             if STATS or WEIGHTED:
-                tl.store(spread + spread_at, mean, live & (c < C))
+                tl.store(expected_grad + grad_at, mean, live & (c < C))
         else:
-            mean = tl.load(spread + spread_at, live & (c < C), other=0.0)
+            mean = tl.load(expected_grad + grad_at, live & (c < C), other=0.0)
         d_logit = share * (d_share - mean[:, None, None]) * scale
         if not STATS:
             if WEIGHTED:
                 share *= scale
-            wide = _to_poses(share, BM, BJ, BE, EL, JL)
-            d_wide = _to_poses(d_logit, BM, BJ, BE, EL, JL)
+            wide = to_parent_poses(share, BM, BJ, BE, EL, JL)
+            d_wide = to_parent_poses(d_logit, BM, BJ, BE, EL, JL)
             d_votes = ()
-            grown_query, grown_width = (), ()
+            new_query, new_width = (), ()
             for p in tl.static_range(R):
                 if SCORE == GAUSS:
                     off = votes[p] - state[p]
                     d_vote = wide * (g1[p] + 2 * g2[p] * off) - 2 * d_wide * width[p] * off
-                    grown_query = grown_query + (to_query[p] - d_vote,)
-                    grown_width = grown_width + (to_width[p] - d_wide * off * off,)
+                    new_query = new_query + (to_query[p] - d_vote,)
+                    new_width = new_width + (to_width[p] - d_wide * off * off,)
                 else:
                     d_vote = wide * g1[p] + d_wide * state[p]
-                    grown_query = grown_query + (to_query[p] + d_wide * votes[p],)
+                    new_query = new_query + (to_query[p] + d_wide * votes[p],)
                 d_votes = d_votes + (d_vote.to(CAST),)
             for p in tl.static_range(R, RP):
                 d_votes = d_votes + (tl.zeros((BM, BJ * BE), CAST),)
             if RP == 1:
                 d_all = d_votes[0]
-            else:
-                d_all = _stack(d_votes, RP, BM, BJ * BE)
-            if RP == 1:
-                # In G parts: the product is too small for all warps, and each would hold all of it.
+                # in G groups: the product is too small for all warps, and each would hold all of it
                 left = tl.permute(tl.reshape(d_all, (BM, G, BJ * BE // G)), (1, 0, 2))
                 d_x = tl.sum(tl.dot(left, w_back, input_precision=P), 0)
             else:
+                d_all = stack(d_votes, RP, BM, BJ * BE)
                 d_x = tl.dot(d_all, w_back, input_precision=P)
             copy = c // I // KS // STRIDE * ((KS + STRIDE - 1) // STRIDE) + c // I % KS // STRIDE
             x_to = d_poses + copy.to(tl.int64) * pose_stride + block.to(tl.int64) * block_stride
@@ -360,12 +328,164 @@ def backward(
             d_wt = tl.dot(x_back, d_all, input_precision=P)
             w_to = d_weight + slot.to(tl.int64) * weight_stride + w_base
             tl.atomic_add(w_to + w_off, d_wt, w_mask & (c < C), sem="relaxed")
-            to_query, to_width = grown_query, grown_width
+            to_query, to_width = new_query, new_width
             if SCORE == GAUSS:
                 to_bias += d_logit
     if not STATS:
-        part_row = split * rows + row
-        _store_parents(d_query, to_query, part_row, j, e, there, J, R, E)
+        out_row = split * rows + row
+        store_parents(d_query, to_query, out_row, j, e, mask, J, R, E)
         if SCORE == GAUSS:
-            _store_parents(d_precision, to_width, part_row, j, e, there, J, R, E)
-            tl.store(d_bias + part_row[:, None, None] * J + jj, to_bias, seen)
+            store_parents(d_precision, to_width, out_row, j, e, mask, J, R, E)
+            tl.store(d_bias + out_row[:, None, None] * J + jj, to_bias, parent_mask)
+
+
+SCORES = {"dot": 0, "gauss": 1}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Tile of a program and number of ranges of children."""
+
+    rows: int
+    parents: int
+    """Parents per program; fewer than all need a first run for the denominators."""
+    warps: int
+    stages: int
+    splits: int
+    """Ranges of children that run in parallel, each with its own sums."""
+
+
+def plan(shape: Shape, score: str, backward: bool, sms: int) -> Plan:
+    """Measured on an H200 at 16x16x32 -> 7x7x32 of 4x4 poses; see docs/gpu.md."""
+    wide = pow2(shape.out_dim)
+    # entries of parent poses that a program holds for each of its 16 rows
+    entries = 256 if backward else 512
+    limit = max(1, entries // (shape.pose_rows * wide))
+    parents = max(16 // wide, 1, min(pow2(shape.parents), 1 << (limit.bit_length() - 1)))
+    warps = 8 if score == "gauss" else 4
+    deep = 3 if backward or score == "gauss" else 2
+    grid = cdiv(shape.rows, 16) * cdiv(shape.parents, parents)
+    per_sm = 4 if backward or score == "gauss" else 8
+    splits = max(1, min(64, shape.children, per_sm * sms // grid))
+    return Plan(16, parents, warps, deep, splits)
+
+
+def options(shape: Shape, p: Plan, score: str, weighted: bool, poses: Tensor) -> dict:
+    wide, deep = pow2(shape.out_dim), max(16, pow2(shape.in_dim))
+    low = min(8, wide)
+    columns = 4 * p.parents * wide
+    state_bytes = 2 * columns * pow2(shape.pose_rows) * p.rows
+    return {
+        **shape.constants(),
+        **arithmetic(poses),
+        "CHUNK": cdiv(shape.children, p.splits),
+        "BM": p.rows,
+        "BJ": p.parents,
+        "BE": wide,
+        "BD": deep,
+        "EL": low,
+        "JL": min(p.parents, 8 * p.warps // low),
+        "SCORE": SCORES[score],
+        "WEIGHTED": weighted,
+        "num_warps": p.warps,
+        "num_stages": stages(p.stages, 2 * columns * deep, state_bytes),
+    }
+
+
+def forward(
+    shape: Shape,
+    score: str,
+    inputs: Inputs,
+    with_coupling: bool,
+    across: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """-> sums of shares [rows,J], of votes and of squares [rows,J,R,E]; log-denominators; coupling
+
+    coupling [rows,J,C], in the order in which the kernel writes it
+    across: the denominator of a child sums over all windows that see it
+    """
+    poses = inputs.poses
+    p = plan(shape, score, False, multiprocessors(poses.device))
+    weighted = inputs.activations is not None
+    new, f32 = poses.new_empty, torch.float32
+    parents = (p.splits, shape.rows, shape.parents, shape.pose_rows, shape.out_dim)
+    sum0 = new(parents[:3] if weighted else (1, 0), dtype=f32)
+    sum1 = new(parents, dtype=f32)
+    sum2 = new(parents if score == "gauss" else (1, 0), dtype=f32)
+    per_child = (shape.rows, shape.children)
+    coupling = new(
+        (shape.rows, shape.parents, shape.children) if with_coupling else (0,), dtype=f32
+    )
+    tensors = inputs[:6]
+    sums = (sum0, sum1, sum2, coupling, shape.rows)
+    common = options(shape, p, score, weighted, poses)
+    blocks = cdiv(shape.parents, p.parents)
+    grid = (cdiv(shape.rows, p.rows), p.splits, blocks)
+    lse = new(per_child, dtype=f32)
+    stats_first = blocks > 1 or across
+    if stats_first:
+        block_lse = new((blocks, *per_child), dtype=f32)
+        common |= {"WITH_LSE": False, "STATS": True, "WITH_COUPLING": False}
+        forward_kernel[grid](*tensors, block_lse, *sums, **common)
+        lse = block_lse[0] if blocks == 1 else block_lse.logsumexp(0)
+        lse = shape.over_windows(lse) if across else lse
+    common |= {"WITH_LSE": stats_first, "STATS": False, "WITH_COUPLING": with_coupling}
+    forward_kernel[grid](*tensors, lse, *sums, **common)
+    return total(sum0), total(sum1), total(sum2), lse, coupling
+
+
+def backward(
+    shape: Shape,
+    score: str,
+    deterministic: bool,
+    grads: tuple[Tensor, Tensor, Tensor],
+    lse: Tensor,
+    inputs: Inputs,
+    across: bool,
+) -> Inputs:
+    """Gradients of the inputs; empty for inputs that are None.
+
+    across: softmax backward subtracts the sum over all windows that see the child.
+    """
+    poses = inputs.poses
+    p = plan(shape, score, True, multiprocessors(poses.device))
+    blocks = cdiv(shape.parents, p.parents)
+    weighted = inputs.activations is not None
+    row_blocks = cdiv(shape.rows, p.rows)
+    slots = row_blocks if deterministic else 1
+    f32, new, zeros = torch.float32, poses.new_empty, poses.new_zeros
+    parents = (p.splits, shape.rows, shape.parents, shape.pose_rows, shape.out_dim)
+    per_child = (shape.rows, shape.children)
+    d_poses = (new if shape.covers else zeros)((shape.copies, blocks, *poses.shape), dtype=f32)
+    d_weight = zeros((slots, *inputs.weight.shape), dtype=f32)
+    d_query = new(parents, dtype=f32)
+    d_precision = new(parents if inputs.precision is not None else (1, 0), dtype=f32)
+    d_bias = new(parents[:3] if inputs.bias is not None else (1, 0), dtype=f32)
+    expected_grad = new(per_child if weighted else (0,), dtype=f32)
+    tensors = (*inputs[:6], lse, *grads)
+    outputs = (d_poses, d_weight, d_query, d_precision, d_bias, shape.rows)
+    strides = (d_poses.stride(0), d_poses.stride(1), d_weight.stride(0), slots)
+    common = options(shape, p, score, weighted, poses)
+    common["G"] = min(p.warps, max(1, p.parents * common["BE"] // 16))
+    common["RP"] = pow2(shape.pose_rows)
+    grid = (row_blocks, p.splits, blocks)
+    stats_first = blocks > 1 or across
+    if stats_first:
+        block_grad = new((blocks, *per_child), dtype=f32)
+        common |= {"WHOLE": False, "STATS": True}
+        backward_kernel[grid](*tensors, block_grad, *outputs, *strides, **common)
+        expected_grad = total(block_grad)
+    d_activations = shape.fold(expected_grad) if across else expected_grad
+    mean = shape.unfold(d_activations, 0.0) if across else expected_grad
+    common |= {"WHOLE": not stats_first, "STATS": False}
+    backward_kernel[grid](*tensors, mean, *outputs, *strides, **common)
+    if weighted and not across:  # now complete also without a first run
+        d_activations = shape.fold(expected_grad)
+    return Inputs(
+        total(d_poses.flatten(0, 1)),
+        total(d_weight),
+        d_activations,
+        total(d_query),
+        total(d_precision),
+        total(d_bias),
+    )

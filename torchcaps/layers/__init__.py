@@ -1,10 +1,8 @@
-"""Layers: parameters and windows; the arithmetic of routing is in `routing`."""
+"""Capsule layers, stems and decoders; the routing functions are in `torchcaps.routing`."""
 
-from torchcaps.layers.backbone import Normalise, ResNetStack, make_backbone
-from torchcaps.layers.conv import ConvCaps, PointwiseCaps
-from torchcaps.layers.decoder import MLPDecoder
-from torchcaps.layers.dense import DenseCaps
-from torchcaps.layers.primary import PrimaryCaps
+from torchcaps.layers.capsules import ConvCaps, DenseCaps, PointwiseCaps, PrimaryCaps
+from torchcaps.layers.decoders import MLPDecoder
+from torchcaps.layers.multi_view import Views
 from torchcaps.layers.routers import (
     EM,
     VB,
@@ -16,9 +14,9 @@ from torchcaps.layers.routers import (
     Uniform,
     make_router,
     register_router,
+    router_with,
 )
-from torchcaps.layers.stem import ConvStack, NormStack
-from torchcaps.layers.views import Views
+from torchcaps.layers.stems import ConvStack, Normalize, NormStack, ResNetStack, make_backbone
 
 __all__ = [
     "EM",
@@ -31,7 +29,7 @@ __all__ = [
     "Inverted",
     "MLPDecoder",
     "NormStack",
-    "Normalise",
+    "Normalize",
     "PointwiseCaps",
     "PrimaryCaps",
     "ResNetStack",
@@ -41,5 +39,6 @@ __all__ = [
     "Views",
     "make_backbone",
     "make_router",
+    "router_with",
     "register_router",
 ]

@@ -1,7 +1,7 @@
-"""From an image to parts: a small ConvNet whose maps each part pools with attention of its own.
+"""Part capsules from an image: a small ConvNet with attention pooling for each part.
 
-A learned map that is added to the features tells where a position is: without it a pooled pose
-could not know its place (as in the stacked capsule autoencoder's code).
+A learned position embedding is added to the features, because pooling removes positions (as in the
+stacked capsule autoencoder's code).
 """
 
 import math
@@ -9,25 +9,28 @@ import math
 import torch
 from torch import Tensor, nn
 
-from torchcaps.layers.stem import conv_out
+from torchcaps.layers.stems import conv_out
 
 
 def geometric(numbers: Tensor, scale: float) -> Tensor:
-    """Six numbers as scales, angle, shear and shift, which never turn a part inside out.
+    """Convert six numbers to an affine map by scales, angle, shear and shift, without reflections.
 
-    numbers [...,6] -> [...,2,3]; scale: of a part where all numbers are zero
+    numbers [...,6] -> [...,2,3]; scale: size of a part if all numbers are zero
     """
-    wide, high, turn, shear, x, y = numbers.unbind(-1)
-    first = math.log(scale / (1 - scale)) if scale < 1 else 4.0
-    wide, high = (wide + first).sigmoid() + 0.01, (high + first).sigmoid() + 0.01
+    scale_x, scale_y, angle, shear, x, y = numbers.unbind(-1)
+    offset = math.log(scale / (1 - scale)) if scale < 1 else 4.0
+    scale_x, scale_y = (scale_x + offset).sigmoid() + 0.01, (scale_y + offset).sigmoid() + 0.01
     shear, x, y = (5 * shear).tanh(), (5 * x).tanh(), (5 * y).tanh()
-    cos, sin = (2 * math.pi * turn).cos(), (2 * math.pi * turn).sin()
-    rows = [wide * cos, high * (shear * cos - sin), x, wide * sin, high * (shear * sin + cos), y]
+    cos, sin = (2 * math.pi * angle).cos(), (2 * math.pi * angle).sin()
+    rows = [
+        scale_x * cos, scale_y * (shear * cos - sin), x,
+        scale_x * sin, scale_y * (shear * sin + cos), y,
+    ]  # fmt: skip
     return torch.stack(rows, -1).unflatten(-1, (2, 3))
 
 
 class PartEncoder(nn.Module):
-    """images [B,C,H,W] -> numbers of each part [B,I,N]"""
+    """Encode an image to N numbers for each part. images [B,C,H,W] -> [B,I,N]"""
 
     letters = "[B,C,H,W] -> [B,I,N]"
     strides = (2, 2, 1, 1)
@@ -38,8 +41,8 @@ class PartEncoder(nn.Module):
         super().__init__()
         widths = [in_channels, *[channels] * len(self.strides)]
         layers: list[nn.Module] = []
-        for wide, out, stride in zip(widths, widths[1:], self.strides, strict=False):
-            layers += [nn.Conv2d(wide, out, 3, stride, padding), activation()]
+        for width, out, stride in zip(widths, widths[1:], self.strides, strict=False):
+            layers += [nn.Conv2d(width, out, 3, stride, padding), activation()]
         self.stem = nn.Sequential(*layers)
         side = image_size
         for stride in self.strides:
@@ -53,18 +56,18 @@ class PartEncoder(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         features = self.stem(images) + self.where
-        looks = self.looks(features).flatten(2).softmax(-1)
+        attention = self.looks(features).flatten(2).softmax(-1)
         values = self.values(features).flatten(2).unflatten(1, (self.num_parts, self.numbers))
-        return (values * looks[:, :, None]).sum(-1)
+        return (values * attention[:, :, None]).sum(-1)
 
 
 class PerCapsule(nn.Module):
-    """A network of one hidden layer for each capsule, none shared. [B,J,D] -> [B,J,E]"""
+    """A separate network of one hidden layer for each capsule. [B,J,D] -> [B,J,E]"""
 
     letters = "[B,J,D] -> [B,J,E]"
 
     def __init__(self, num_caps: int, dim: int, hidden: int, out: int, bias: bool = True):
-        """bias: whether what comes out has a bias; what is hidden has one"""
+        """bias: give the output layer a bias; the hidden layer always has one"""
         super().__init__()
         self.first = nn.Parameter(torch.randn(num_caps, dim, hidden) * dim**-0.5)
         self.first_bias = nn.Parameter(torch.zeros(num_caps, hidden))
@@ -73,14 +76,14 @@ class PerCapsule(nn.Module):
 
     def forward(self, vectors: Tensor) -> Tensor:
         hidden = torch.einsum("bjd,jdh->bjh", vectors, self.first) + self.first_bias
-        found = torch.einsum("bjh,jhe->bje", hidden.relu(), self.last)
-        return found if self.last_bias is None else found + self.last_bias
+        outputs = torch.einsum("bjh,jhe->bje", hidden.relu(), self.last)
+        return outputs if self.last_bias is None else outputs + self.last_bias
 
 
 class FromOne(nn.Module):
-    """All capsules from one vector: a network of one hidden layer for each kind of number.
+    """All capsules from one vector, by one network with a hidden layer for each output group.
 
-    [B,1,D] -> [B,J,E], E the sum of the kinds' sizes
+    [B,1,D] -> [B,J,E], E the sum of `sizes`
     """
 
     letters = "[B,1,D] -> [B,J,E]"
@@ -96,5 +99,5 @@ class FromOne(nn.Module):
             self.kinds.append(nn.Sequential(nn.Linear(dim, hidden), nn.ReLU(), last))
 
     def forward(self, vectors: Tensor) -> Tensor:
-        found = [kind(vectors[:, 0]).unflatten(-1, (self.num_caps, -1)) for kind in self.kinds]
-        return torch.cat(found, -1)
+        outputs = [net(vectors[:, 0]).unflatten(-1, (self.num_caps, -1)) for net in self.kinds]
+        return torch.cat(outputs, -1)

@@ -1,9 +1,9 @@
-"""One small class a routing: its options, its parameters, how its transforms start, its call.
+"""Routers: one class per routing with its options, parameters, initial weights and call.
 
 A layer takes a router by name or as an object, `DenseCaps(…, routing="em")` or
-`routing=EM(num_iters=2)`. A router holds options alone, so one object serves many layers; what it
-learns belongs to the layer. A new routing is a subclass under `@register_router`, and nothing else
-in the library has to know of it.
+`routing=EM(num_iters=2)`. A router holds only options, so several layers can share it; its
+parameters belong to the layer. To add a routing, subclass `Router` and decorate the class with
+`@register_router`; no other file changes.
 """
 
 import dataclasses
@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree
 
-from torchcaps.errors import Misused, nearest
+from torchcaps.errors import UsageError, nearest
+from torchcaps.registry import Registry
 from torchcaps.routing import (
     Compete,
     Impl,
@@ -32,9 +33,9 @@ from torchcaps.routing.em import FINAL_LAMBDA
 
 
 class Capsules(NamedTuple):
-    """A layer of capsules: poses [B,…,J,E], activations [B,…,J], coupling [B,…,I,J] with the layer
-    below. Activations are None where the routing has none, coupling where nobody asked for it, and
-    poses for class capsules that carry none.
+    """Output of a capsule layer: poses [B,…,J,E], activations [B,…,J], and coupling [B,…,I,J] with
+    the layer below. Activations are None if the routing has none, coupling unless requested, and
+    poses for class capsules without poses.
     """
 
     poses: Tensor
@@ -42,49 +43,48 @@ class Capsules(NamedTuple):
     coupling: Tensor | None = None
 
 
-# torch knows tuples with names; the name is for files that torch.export writes
+# torch supports named tuples; files of torch.export need the name
 _pytree._register_namedtuple(Capsules, serialized_type_name="torchcaps.Capsules")
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """What a router must know of the layer that it makes parameters for."""
+    """Sizes of a layer, from which a router makes its parameters."""
 
     in_caps: int
-    """Children of one parent: all of a dense layer's, or those in a window."""
+    """Children per parent: all children of a dense layer, or those of one window."""
     in_dim: int
     out_caps: int
     out_dim: int
     num_transforms: int
     columns: int
-    """Entries of a child's pose that one row of a transform takes: all of a vector, or one row of
-    a matrix."""
+    """Input size of a transform: the pose size of vectors, or the row size of matrices."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Router:
-    """The options of a routing. Subclasses say what it needs, makes and does."""
+    """Options of a routing; subclasses add its parameters and its call."""
 
     name: ClassVar[str] = ""
     function: ClassVar[Callable[..., tuple[Any, ...]]]
-    """The routing itself, where one goes to read it."""
+    """The routing function."""
     activations: ClassVar[bool] = False
-    """Whether it reads the children's activations and gives the parents theirs."""
+    """Reads the children's activations and returns activations of the parents."""
     coordinates: ClassVar[bool] = True
-    """Whether votes may carry where their child stands."""
+    """Supports coordinate addition."""
     matrices: ClassVar[bool] = False
-    """Whether its authors have matrices as poses."""
+    """Uses matrices as poses in its paper."""
 
     def parts(self, sizes: Sizes) -> dict[str, nn.Parameter | nn.Module]:
-        """What the layer learns beside its transforms, by the name that it has there."""
+        """Parameters of the layer besides its transforms, by attribute name."""
         del sizes
         return {}
 
     def start(self, weight: Tensor, sizes: Sizes) -> None:
-        """Fill the transforms [N,J,D,E] before training.
+        """Initialize the transforms [N,J,D,E].
 
-        Own transforms point anywhere, so their votes cancel; with shared ones they add up, and at
-        the same scale every parent would start saturated and never learn.
+        Votes of separate transforms cancel; those of shared transforms add up, and with the same
+        std every parent would be saturated and not learn.
         """
         nn.init.normal_(weight, std=0.1 * (sizes.num_transforms / sizes.in_caps) ** 0.5)
 
@@ -99,7 +99,7 @@ class Router:
         coupling: bool,
         impl: Impl,
     ) -> Capsules:
-        """Parents of these children; `layer` has the parts under their names.
+        """Route children to parents; `layer` has the parameters as attributes.
 
         poses [B,I,D], or [B,H,W,I,D] with a window; activations [B,I] or [B,H,W,I]
         """
@@ -107,37 +107,40 @@ class Router:
 
 
 R = TypeVar("R", bound=type[Router])
-_ROUTERS: dict[str, type[Router]] = {}
+ROUTERS = Registry[type[Router]]("routing", "routings")
 
 
 def register_router(name: str) -> Callable[[R], R]:
-    """Make a router known by a name, so that layers, models and recipes can ask for it."""
+    """Register a router under a name for layers, models and recipes."""
 
-    def add(kind: R) -> R:
-        kind.name = name
-        _ROUTERS[name] = kind
-        return kind
+    def add(router: R) -> R:
+        router.name = name
+        ROUTERS[name] = router
+        return router
 
     return add
 
 
-def routers() -> dict[str, type[Router]]:
-    return dict(sorted(_ROUTERS.items()))
-
-
 def make_router(routing: str | Router, **options: Any) -> Router:
-    """A router by its name; of the options it takes those that it has."""
+    """Make a router by name with options: `make_router("em", num_iters=2)`."""
     if isinstance(routing, Router):
         return routing
-    if routing not in _ROUTERS:
-        raise Misused(f"There is no routing {routing!r}. {nearest(routing, list(_ROUTERS))}")
-    kind = _ROUTERS[routing]
-    own = {f.name for f in dataclasses.fields(kind)}
-    return kind(**{name: value for name, value in options.items() if name in own})
+    router = ROUTERS.find(routing)
+    names = [f.name for f in dataclasses.fields(router)]
+    for name in options:
+        if name not in names:
+            raise UsageError(f"{router.__name__} has no option {name!r}. {nearest(name, names)}")
+    return router(**options)
+
+
+def router_with(routing: str, **options: Any) -> Router:
+    """Make a router and ignore options that it does not have, for models with several routings."""
+    names = {f.name for f in dataclasses.fields(ROUTERS.find(routing))}
+    return make_router(routing, **{n: value for n, value in options.items() if n in names})
 
 
 @register_router("dynamic")
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Dynamic(Router):
     """Dynamic routing by agreement (Sabour et al. 2017)."""
 
@@ -145,7 +148,7 @@ class Dynamic(Router):
     num_iters: int = 3
     squash: bool = True
     bias: bool = False
-    """Whether each parent has a bias that is added before the squash."""
+    """Add a bias to each parent before the squash."""
 
     def parts(self, sizes: Sizes) -> dict[str, nn.Parameter | nn.Module]:
         shape = sizes.out_caps, sizes.out_dim
@@ -160,9 +163,9 @@ class Dynamic(Router):
 
 
 @register_router("uniform")
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Uniform(Router):
-    """No routing: every child gives every parent the same share."""
+    """Uniform routing: every child gives every parent the same share."""
 
     function = staticmethod(uniform_routing)
     squash: bool = True
@@ -173,16 +176,16 @@ class Uniform(Router):
 
 
 @register_router("inverted")
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Inverted(Router):
-    """Inverted dot-product attention (Tsai et al. 2020); layers may take its passes together."""
+    """Inverted dot-product attention (Tsai et al. 2020); layers can iterate concurrently."""
 
     function = staticmethod(inverted_routing)
     num_iters: int = 2
     norm: bool = True
-    """Whether parents go through a LayerNorm after each pass."""
+    """Apply a LayerNorm to the parents after each pass."""
     scale: bool = True
-    """Whether agreement is divided by the square root of the pose's size, as its authors do."""
+    """Divide agreement by sqrt(pose size), as in the authors' code."""
 
     def parts(self, sizes: Sizes) -> dict[str, nn.Parameter | nn.Module]:
         return {"norm": nn.LayerNorm(sizes.out_dim)} if self.norm else {}
@@ -199,27 +202,24 @@ class Inverted(Router):
         return Capsules(parents, None, shares)
 
     def attend(self, layer: Any, poses: Tensor, parents: Tensor | None, **common: Any) -> Capsules:
-        """One pass from the parents of the pass before; None: the first, uniform one."""
-        found, shares = inverted_attention_step(
+        """One pass from the parents of the previous pass; None: the first, uniform pass."""
+        parents, shares = inverted_attention_step(
             poses, layer.weight, parents, scale=self.scale, **common
         )
-        return Capsules(layer.norm(found) if self.norm else found, None, shares)
+        return Capsules(layer.norm(parents) if self.norm else parents, None, shares)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _Mixture(Router):
-    """What EM and variational Bayes share: each parent has two costs that it learns, and parents
-    compete for a child.
-    """
+    """Options of EM and variational Bayes: two learned costs per parent, and competition."""
 
     activations = True
     matrices = True
     num_iters: int = 3
     std: float = 0.3
-    """Standard deviation of the transforms at the start."""
+    """Standard deviation of the initial transforms."""
     compete: Compete = field(default="all", kw_only=True)
-    """Which parents share a child that several windows see: all that do, or those of each window by
-    themselves."""
+    """Normalize a child over the parents of all windows that see it, or within each window."""
 
     def parts(self, sizes: Sizes) -> dict[str, nn.Parameter | nn.Module]:
         return {name: nn.Parameter(torch.zeros(sizes.out_caps)) for name in ("beta_u", "beta_a")}
@@ -229,13 +229,13 @@ class _Mixture(Router):
 
 
 @register_router("em")
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class EM(_Mixture):
     """EM routing (Hinton, Sabour, Frosst 2018)."""
 
     function = staticmethod(em_routing)
     final_lambda: float = FINAL_LAMBDA
-    """Inverse temperature that the iterations approach."""
+    """Inverse temperature in the limit of many iterations."""
 
     def __call__(self, layer, poses, activations, weight, **common) -> Capsules:
         betas = (layer.beta_u, layer.beta_a, self.num_iters)
@@ -244,7 +244,7 @@ class EM(_Mixture):
 
 
 @register_router("vb")
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class VB(_Mixture):
     """Variational Bayes routing (Ribeiro, Leontidis, Kollias 2020)."""
 
@@ -257,15 +257,15 @@ class VB(_Mixture):
 
 
 @register_router("self")
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SelfRouting(Router):
-    """Self-routing (Hahn, Pyeon, Kim 2019): every child decides alone."""
+    """Self-routing (Hahn, Pyeon, Kim 2019): couplings without iteration."""
 
     function = staticmethod(self_routing)
     activations = True
-    coordinates = False  # it scores the pose itself
+    coordinates = False  # scores the pose itself
     route_std: float = 0.0
-    """Standard deviation of the route weights at the start; its authors have 0."""
+    """Standard deviation of the initial route weights; 0 in the authors' code."""
 
     def parts(self, sizes: Sizes) -> dict[str, nn.Parameter | nn.Module]:
         route = torch.zeros(sizes.num_transforms, sizes.in_dim, sizes.out_caps)
@@ -275,7 +275,7 @@ class SelfRouting(Router):
         return {"route_weight": nn.Parameter(route), "route_bias": nn.Parameter(bias)}
 
     def start(self, weight: Tensor, sizes: Sizes) -> None:
-        # The authors' Kaiming initialisation counts parents and their entries into the fan.
+        # the authors' Kaiming initialization counts parents and their entries as fan-in
         bound = (6 / weight[0].numel()) ** 0.5
         nn.init.uniform_(weight, -bound, bound)
 

@@ -1,6 +1,6 @@
-"""The set transformer (Lee et al. 2019): attention among the members of a set, and a pooling of it.
+"""Set transformer (Lee et al. 2019): attention between the members of a set, and pooling.
 
-The scale is 1/sqrt(width), not of a head's width, as in its authors' code.
+Attention scores are scaled by 1/sqrt(width) instead of the head's width, as in the authors' code.
 """
 
 import torch
@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 
 class Attend(nn.Module):
-    """Queries that look at a set: projected queries and what they found, then a small network.
+    """Attention block: queries attend to a set, then a feed-forward layer.
 
     queries [B,M,Q], members [B,N,K] -> [B,M,width]
     """
@@ -25,18 +25,18 @@ class Attend(nn.Module):
         self.out = nn.Linear(width, width)
 
     def forward(self, queries: Tensor, members: Tensor) -> Tensor:
-        asked = self.query(queries)
+        queries = self.query(queries)
         q, k, v = (
             t.unflatten(-1, (self.heads, -1)).transpose(1, 2)
-            for t in (asked, self.key(members), self.value(members))
+            for t in (queries, self.key(members), self.value(members))
         )
-        found = F.scaled_dot_product_attention(q, k, v, scale=asked.shape[-1] ** -0.5)
-        whole = self.norm(asked + found.transpose(1, 2).flatten(-2))
-        return self.last_norm(whole + F.relu(self.out(whole)))
+        heads = F.scaled_dot_product_attention(q, k, v, scale=queries.shape[-1] ** -0.5)
+        hidden = self.norm(queries + heads.transpose(1, 2).flatten(-2))
+        return self.last_norm(hidden + F.relu(self.out(hidden)))
 
 
 class Among(nn.Module):
-    """Members look at each other; through `inducing` learned points where there are any."""
+    """Self-attention in a set, through `inducing` learned points if that is not 0."""
 
     letters = "[B,N,D] -> [B,N,E]"
 
@@ -56,7 +56,7 @@ class Among(nn.Module):
 
 
 class SetTransformer(nn.Module):
-    """A set to a fixed number of vectors, one for each learned seed. [B,N,D] -> [B,seeds,out]"""
+    """Encode a set to a fixed number of vectors, one per learned seed. [B,N,D] -> [B,seeds,out]"""
 
     letters = "[B,N,D] -> [B,J,E]"
 
@@ -77,13 +77,13 @@ class SetTransformer(nn.Module):
 
 
 def one_head(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
-    """[B,M,E], [B,N,E], [B,N,E], added to scores [B,N] -> [B,M,E]"""
+    """Attention with one head. [B,M,E], [B,N,E], [B,N,E], additive mask [B,N] -> [B,M,E]"""
     q, k, v = (t[:, None] for t in (queries, keys, values))
     return F.scaled_dot_product_attention(q, k, v, mask[:, None, None].to(q.dtype))[:, 0]
 
 
 class PresentBlock(nn.Module):
-    """Members of a set look at each other, by one head, as much as each is present."""
+    """Self-attention with one head, weighted by the presence of each member."""
 
     letters = "[B,N,D] -> [B,N,D]"
 
@@ -98,14 +98,15 @@ class PresentBlock(nn.Module):
 
     def forward(self, members: Tensor, presence: Tensor, mask: Tensor) -> Tensor:
         q, k, v = self.look(members).chunk(3, -1)
-        found = self.mix(one_head(q, k, v, mask))
-        members = self.norm((members + found) * presence[..., None])
+        update = self.mix(one_head(q, k, v, mask))
+        members = self.norm((members + update) * presence[..., None])
         return self.last_norm(members + self.hidden(members))
 
 
 class PresentSet(nn.Module):
-    """A set whose members are more or less present, to one vector for each seed: the stacked
-    capsule autoencoder's. [B,N,D], [B,N] -> [B,seeds,out]
+    """Set encoder of the stacked capsule autoencoder: weighted members to one vector per seed.
+
+    [B,N,D], [B,N] -> [B,seeds,out]
     """
 
     letters = "[B,N,D] -> [B,J,E]"
@@ -119,13 +120,13 @@ class PresentSet(nn.Module):
         self.look = nn.Linear(out, 2 * out)
 
     def forward(self, members: Tensor, presence: Tensor, hard: bool = False) -> Tensor:
-        """hard: members below the most present one are not looked at, nearly whatever they are"""
+        """hard: attend only to the members with the largest presence"""
         mask = (presence - 1) * 1e32 if hard else presence.clamp(min=1e-16).log()
-        if hard:  # what a softmax makes of numbers so large
+        if hard:  # the limit of a softmax of values this large
             mask = torch.where(mask == mask.amax(-1, keepdim=True), 0.0, -torch.inf)
         members = self.narrow(members)
         for block in self.blocks:
             members = block(members, presence, mask)
         k, v = self.look(self.widen(members)).chunk(2, -1)
-        asked = self.query(self.seeds).expand(members.shape[0], -1, -1)
-        return self.mix(one_head(asked, k, v, mask))
+        queries = self.query(self.seeds).expand(members.shape[0], -1, -1)
+        return self.mix(one_head(queries, k, v, mask))

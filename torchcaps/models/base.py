@@ -1,9 +1,9 @@
 """What every model shares: its configuration, its named intermediates, its methods."""
 
 from collections.abc import Callable
-from dataclasses import KW_ONLY, asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -13,14 +13,16 @@ from torchcaps.errors import TorchcapsError
 from torchcaps.layers import Capsules
 from torchcaps.models.heads import reset_classes
 from torchcaps.models.hub import download, model_card, preprocessing, upload, write_folder
-from torchcaps.models.predicting import Answer, Pictures, predict
+from torchcaps.models.predict import BATCH_SIZE, Prediction, predict
 from torchcaps.models.tracing import Passes, trace_layers
 
+CONFIG_VERSION = 1
+"""Version of config.json; another one is refused."""
 SIZES = ("in_channels", "image_size", "image_width", "num_classes")
 """Fields of a configuration that the data decides."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ModelConfig:
     """Fields of every family; training fills these from the data set."""
 
@@ -28,14 +30,13 @@ class ModelConfig:
     revision: ClassVar[int] = 1
     """Raised when a change of the family's code changes what its recipes measure."""
     oblong: ClassVar[bool] = False
-    """Whether the family takes images that are not square."""
+    """The family takes images that are not square."""
     in_channels: int = 1
     """Channels of the images."""
     image_size: int = 28
     """Side of the images in pixels; of oblong ones the height."""
     num_classes: int = 10
     """Number of classes."""
-    _: KW_ONLY
     image_width: int = 0
     """Width of the images in pixels; 0: as their height."""
 
@@ -67,6 +68,12 @@ class Output:
     )
     reconstruction: Tensor | None = _letters("[B,C,H,W]", "the image drawn from the capsules")
 
+    def __repr__(self) -> str:
+        """Shapes, not tensors."""
+        values = ((f.name, getattr(self, f.name)) for f in fields(self))
+        shown = (f"{name}={_shapes(value)}" for name, value in values if value is not None)
+        return f"{type(self).__name__}({', '.join(shown)})"
+
     @property
     def primary(self) -> Tensor | None:
         """Poses of the primary capsules, on their grid [B,H,W,I,D] where they have one."""
@@ -88,11 +95,23 @@ class Output:
         return self.layers[-1].coupling if self.layers else None
 
 
+def _shapes(value: Any) -> str:
+    """A tensor's shape, and those of tensors in tuples: [2,10]."""
+    if isinstance(value, Tensor):
+        return str(list(value.shape)).replace(" ", "")
+    if isinstance(value, Capsules):
+        return "Capsules" + _shapes(tuple(t for t in value if t is not None))
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_shapes, value))})"
+    return repr(value)
+
+
 O = TypeVar("O", bound=type[Output])  # noqa: E741
 
 
 def register_output(kind: O) -> O:
     """Make an output known to torch, so that models can be exported as they are."""
+    kind.__repr__ = Output.__repr__  # pyright: ignore  (dataclass made one that prints tensors)
     torch.export.register_dataclass(kind, serialized_type_name=f"torchcaps.{kind.__name__}")
     return kind
 
@@ -110,7 +129,7 @@ class Bound:
     """The image without noise [B,C,H,W]."""
 
 
-class CapsuleModel(nn.Module):
+class Model(nn.Module):
     """Base of all models: `model(images) -> Output`.
 
     `encode` stops before the decoder, `decode` draws from the capsules of the last layer;
@@ -124,6 +143,9 @@ class CapsuleModel(nn.Module):
     _num_features: int | None = None
     class_names: tuple[str, ...] = ()
     """Names of the classes that it was trained on, in the order of its logits, where known."""
+    coupling_sums: Literal["one", "at most one", "one over windows"] = "one"
+    """Sum of a child's couplings over its parents: one in each window, at most one if a child may
+    have no parent, or one over all windows that see it."""
     grouped: bool = True
     """Whether capsules that are as many as the classes are those of the classes."""
 
@@ -145,19 +167,23 @@ class CapsuleModel(nn.Module):
         return frozenset({"logits"} | decoder)
 
     def check_images(self, images: Tensor) -> None:
-        """Say so where images are not of the shape that this model was made for."""
-        made = self.config.image_shape
-        if tuple(images.shape[1:]) != made:
+        """Raise if images do not have the shape that this model was built for."""
+        expected = self.config.image_shape
+        if tuple(images.shape[1:]) != expected:
             got = "x".join(map(str, images.shape[1:]))
             raise TorchcapsError(
-                f"This {self.config.family} was made for images of {'x'.join(map(str, made))} "
-                f"(channels x height x width), and got {got}."
+                f"This {self.config.family} was made for images of "
+                f"{'x'.join(map(str, expected))} (channels x height x width), and got {got}."
             )
 
     def encode(self, images: Tensor, *, coupling: bool = False) -> Output:
         """Everything up to the last layer of capsules. images [B,C,H,W] in [0,1]"""
         features = self.forward_features(images)
-        return self.answer(features, coupling) if self.provides else Output(features=features)
+        return (
+            self.forward_capsules(features, coupling)
+            if self.provides
+            else Output(features=features)
+        )
 
     def forward_features(self, images: Tensor) -> Tensor:
         """Feature maps before the capsules. images [B,C,H,W] -> [B,C,H,W]"""
@@ -166,7 +192,7 @@ class CapsuleModel(nn.Module):
             raise TorchcapsError(f"A {self.config.family} has no feature maps.")
         return features
 
-    def answer(self, features: Tensor, coupling: bool = False) -> Output:
+    def forward_capsules(self, features: Tensor, coupling: bool = False) -> Output:
         """What capsules and classes make of feature maps [B,C,H,W]."""
         raise TorchcapsError(f"A {self.config.family} does not answer from feature maps alone.")
 
@@ -174,7 +200,7 @@ class CapsuleModel(nn.Module):
         """Logits of feature maps; pre_logits: their means over positions. [B,C,H,W] -> [B,N]"""
         if pre_logits or not self.config.num_classes:
             return features.flatten(2).mean(2)
-        logits = self.answer(features).logits
+        logits = self.forward_capsules(features).logits
         if logits is None:
             raise TorchcapsError(f"A {self.config.family} like this one knows no classes.")
         return logits
@@ -186,8 +212,8 @@ class CapsuleModel(nn.Module):
             training = self.training
             with torch.no_grad():
                 images = torch.zeros(1, *self.config.image_shape)
-                found = self.eval().forward_features(images.to(next(self.parameters()).device))
-            self._num_features = found.shape[1]
+                features = self.eval().forward_features(images.to(next(self.parameters()).device))
+            self._num_features = features.shape[1]
             self.train(training)
         return self._num_features
 
@@ -219,12 +245,12 @@ class CapsuleModel(nn.Module):
     def representations(self, images: Tensor) -> dict[str, Tensor]:
         """What probes read, by name, the usual one first. images [B,C,H,W] -> vectors [B,N]"""
         output = self.encode(images)
-        found = {}
+        vectors = {}
         if output.capsules is not None:
-            found["capsules"] = output.capsules.flatten(1)
+            vectors["capsules"] = output.capsules.flatten(1)
         if output.features is not None:
-            found["features"] = output.features.flatten(2).mean(2)
-        return {**found, "pixels": images.flatten(1)}
+            vectors["features"] = output.features.flatten(2).mean(2)
+        return {**vectors, "pixels": images.flatten(1)}
 
     def trace(self, images: Tensor) -> tuple[Passes, ...]:
         """Parents and coupling of every layer that routes, lowest first, after each of its passes;
@@ -232,12 +258,15 @@ class CapsuleModel(nn.Module):
         """
         return trace_layers(self, images)
 
-    def predict(self, images: Pictures, top: int = 5) -> list[list[Answer]]:
-        """The likeliest classes of each image: `model.predict("photo.jpg")[0][0].name`.
+    def predict(
+        self, images: Any, top_k: int = 5, batch_size: int = BATCH_SIZE
+    ) -> list[list[Prediction]]:
+        """The most likely classes of each image: `model.predict("photo.jpg")[0][0].name`.
 
-        images: a tensor [B,C,H,W] in [0,1], or one file or several; top: how many classes
+        images: a file, a folder, a Pillow image, a list of these, a numpy array or a tensor
+        [N,C,H,W], uint8 or float in [0,1]; top_k: how many classes
         """
-        return predict(self, images, top)
+        return predict(self, images, top_k, batch_size)
 
     @property
     def num_parameters(self) -> int:
@@ -245,7 +274,7 @@ class CapsuleModel(nn.Module):
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Weights as safetensors, the configuration as JSON, and a model card."""
-        config = {"family": self.config.family, **asdict(self.config)}
+        config = {"version": CONFIG_VERSION, "family": self.config.family, **asdict(self.config)}
         config["preprocessing"] = preprocessing(*self.config.image_shape)
         if self.class_names:
             config["classes"] = list(self.class_names)
@@ -261,7 +290,7 @@ class CapsuleModel(nn.Module):
         return upload(self.save_pretrained, repository, **options)
 
     @classmethod
-    def from_pretrained(cls, source: str | Path, **options: Any) -> "CapsuleModel":
+    def from_pretrained(cls, source: str | Path, **options: Any) -> "Model":
         """A saved folder or a hub id, of whatever family; options go to the download."""
         from torchcaps.models.registry import from_folder  # which builds these classes by name
 

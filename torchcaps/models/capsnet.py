@@ -1,14 +1,14 @@
-"""CapsNet (Sabour et al. 2017) as the `robustness` paper takes it apart: five switches.
+"""CapsNet (Sabour et al. 2017) with the five switches of the `robustness` paper.
 
     Conv(256,9,1) + ReLU -> primary capsules, Conv(256,9,2) as 32 types x 8 -> squash
     -> transform -> routing -> 10 class capsules x 16 -> squash; lengths are class scores
     decoder: FC(512) + FC(1024) + FC(pixels) from the class capsules, all but the true one masked
 
-The fifth switch, the loss, is the task's (`--task.loss`). Any routing of the library may take the
-place of its own; where that reads activations, those of primary capsules are their lengths.
+The fifth switch, the loss, belongs to the task (`--task.loss`). Any registered routing can be used;
+for a routing with activations, those of primary capsules are their lengths.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from torch import Tensor, nn
@@ -20,49 +20,50 @@ from torchcaps.layers import (
     ConvStack,
     DenseCaps,
     MLPDecoder,
-    Normalise,
+    Normalize,
     NormStack,
     PrimaryCaps,
     ResNetStack,
-    make_router,
+    router_with,
 )
-from torchcaps.layers.stem import MODERN_STRIDES, conv_out
-from torchcaps.models.base import CapsuleModel, ModelConfig, Output, mask_capsules
+from torchcaps.layers.stems import MODERN_STRIDES, conv_out
+from torchcaps.models.base import Model, ModelConfig, Output, mask_capsules
 from torchcaps.models.registry import register
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class CapsNetConfig(ModelConfig):
     family: ClassVar[str] = "capsnet"
     oblong: ClassVar[bool] = True
     backbone: Literal["conv", "resnet", "norm"] = "conv"
-    """One convolution; or the residual blocks of `inverted`, or the seven 3x3 convolutions with
-    BatchNorm of ConvNet-Modern: then primary capsules at stride 1."""
+    """One convolution (conv), the residual blocks of `inverted` (resnet), or the seven 3x3
+    convolutions with BatchNorm of ConvNet-Modern (norm); the latter two with primary capsules at
+    stride 1."""
     channels: int = 256
-    """Channels of the first convolution; of seven, of the last three."""
+    """Channels of the first convolution, or of the last three with backbone=norm."""
     kernel_size: int = 9
-    """Side of the kernels: of both convolutions, or of the primary capsules alone."""
+    """Kernel size of both convolutions, or of the primary capsules with another backbone."""
     num_types: int = 32
     """Types of primary capsule at each position."""
-    in_dim: int = 8
+    pose_dim: int = field(default=8, metadata={"digest": "in_dim"})
     """Entries of a primary capsule's pose."""
-    out_dim: int = 16
+    class_pose_dim: int = field(default=16, metadata={"digest": "out_dim"})
     """Entries of a class capsule's pose."""
     routing: str = "dynamic"
-    """The routing to the class capsules: dynamic, none, inverted, em, self, vb, or one's own."""
+    """Routing to the class capsules: dynamic, none, inverted, em, self, vb, or a registered one."""
     num_iters: int = 3
-    """Iterations of the routing, where it has any."""
+    """Routing iterations, for iterative routings."""
     transform: Literal["own", "shared"] = "own"
-    """A transform for each primary capsule, or one for all."""
+    """One transform per primary capsule (own), or one for all (shared)."""
     squash: bool = True
-    """Whether poses are squashed to lengths below one."""
+    """Squash poses to lengths below one."""
     reconstruction: Literal["conditional", "plain", "none"] = "conditional"
-    """What the decoder sees: the labelled class capsule, all of them; none: there is no decoder."""
+    """Input of the decoder: the labelled class capsule, all class capsules, or no decoder."""
     hidden: tuple[int, ...] = (512, 1024)
     """Units of the decoder's hidden layers."""
 
 
-class CapsNet(CapsuleModel):
+class CapsNet(Model):
     def __init__(self, config: CapsNetConfig):
         super().__init__()
         self.config = c = config
@@ -71,7 +72,7 @@ class CapsNet(CapsuleModel):
         self.stem: nn.Module = ConvStack(c.in_channels, (c.channels,), c.kernel_size, (1,))
         if c.backbone == "resnet":
             blocks = ResNetStack(c.in_channels, ((64, 3), (128, 4)))
-            self.stem = nn.Sequential(Normalise(c.in_channels), blocks)
+            self.stem = nn.Sequential(Normalize(c.in_channels), blocks)
             channels, stride, narrowed = blocks.out_channels, 1, blocks.out_side
         if c.backbone == "norm":
             widths = (c.channels // 4,) * 2 + (c.channels // 2,) * 2 + (c.channels,) * 3
@@ -83,24 +84,35 @@ class CapsNet(CapsuleModel):
                 f"{c.image_size} pixels are too few for two convolutions of {c.kernel_size}; "
                 "give a smaller kernel_size."
             )
-        self.primary = PrimaryCaps(channels, c.num_types, c.in_dim, c.kernel_size, stride, c.squash)
+        self.primary = PrimaryCaps(
+            in_channels=channels,
+            num_types=c.num_types,
+            out_dim=c.pose_dim,
+            kernel_size=c.kernel_size,
+            stride=stride,
+            squash=c.squash,
+        )
         routing = "uniform" if c.routing == "none" else c.routing
         self.classes = DenseCaps(
-            places * c.num_types,
-            c.in_dim,
-            c.num_classes,
-            c.out_dim,
-            routing=make_router(routing, num_iters=c.num_iters, squash=c.squash),
+            in_caps=places * c.num_types,
+            in_dim=c.pose_dim,
+            out_caps=c.num_classes,
+            out_dim=c.class_pose_dim,
+            routing=router_with(routing, num_iters=c.num_iters, squash=c.squash),
             shared=c.transform == "shared",
         )
         if c.reconstruction != "none":
-            self.decoder = MLPDecoder(c.num_classes * c.out_dim, c.hidden, c.image_shape)
+            self.decoder = MLPDecoder(
+                in_units=c.num_classes * c.class_pose_dim,
+                hidden=c.hidden,
+                image_shape=c.image_shape,
+            )
 
     def forward_features(self, images: Tensor) -> Tensor:
         self.check_images(images)
         return self.stem(images)
 
-    def answer(self, features: Tensor, coupling: bool = False) -> Output:
+    def forward_capsules(self, features: Tensor, coupling: bool = False) -> Output:
         primary = Capsules(self.primary(features))
         if self.classes.router.activations:
             primary = primary._replace(activations=safe_norm(primary.poses))
@@ -120,40 +132,43 @@ class CapsNet(CapsuleModel):
         return self.decoder(mask_capsules(poses, labels))
 
 
-register("capsnet", CapsNet, CapsNetConfig(), "CapsNet with dynamic routing (Sabour et al.)")
+register("capsnet", CapsNet, CapsNetConfig(), "CapsNet with dynamic routing (Sabour et al. 2017)")
 register(
     "capsnet-nor",
     CapsNet,
     CapsNetConfig(routing="none"),
-    "CapsNet without routing: uniform coupling",
+    "CapsNet without routing (uniform coupling)",
+    listed=False,
 )
 register(
     "aff-capsnet",
     CapsNet,
     CapsNetConfig(routing="none", transform="shared"),
-    "CapsNet without routing, one transform shared by all children (Gu & Tresp)",
+    "CapsNet without routing, one shared transform (Gu & Tresp 2020)",
 )
 register(
     "aff-capsnet-dr",
     CapsNet,
     CapsNetConfig(transform="shared"),
     "CapsNet with a shared transform and dynamic routing",
+    listed=False,
 )
 register(
     "capsnet-small",
     CapsNet,
     CapsNetConfig(channels=48, num_types=4, hidden=(256, 512)),
-    "CapsNet in a width that a CPU trains in a minute",
+    "small CapsNet with dynamic routing for CPUs",
 )
 register(
     "capsnet-resnet",
     CapsNet,
-    CapsNetConfig(3, 32, backbone="resnet", reconstruction="none"),
-    "dynamic routing on residual blocks, CIFAR",
+    CapsNetConfig(in_channels=3, image_size=32, backbone="resnet", reconstruction="none"),
+    "CapsNet with dynamic routing on residual blocks, for CIFAR",
+    listed=False,
 )
 register(
     "capsnet-modern",
     CapsNet,
     CapsNetConfig(backbone="norm", kernel_size=1),
-    "dynamic routing on ConvNet-Modern's convolutions, with a decoder",
+    "CapsNet with dynamic routing on the convolutions of ConvNet-Modern",
 )

@@ -1,4 +1,4 @@
-"""Classes taken off a model, and put on again: what timm's users do with theirs."""
+"""Remove or replace the classifier of a model, as timm's `reset_classifier` does."""
 
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -8,30 +8,30 @@ import torch
 from torchcaps.errors import TorchcapsError
 
 if TYPE_CHECKING:
-    from torchcaps.models.base import CapsuleModel
+    from torchcaps.models.base import Model
 
 
-def class_axes(model: "CapsuleModel") -> dict[str, int]:
-    """Tensors that would be longer with one more class, and along which axis."""
+def class_axes(model: "Model") -> dict[str, int]:
+    """Tensors whose shape depends on the number of classes -> the axis of the classes."""
     with torch.random.fork_rng(devices=[]):
-        more = type(model)(replace(model.config, num_classes=model.config.num_classes + 1))  # pyright: ignore
-    longer = more.state_dict()
-    pairs = ((n, t.shape, longer[n].shape) for n, t in model.state_dict().items() if n in longer)
+        larger = type(model)(replace(model.config, num_classes=model.config.num_classes + 1))  # pyright: ignore
+    other = larger.state_dict()
+    shapes = ((n, t.shape, other[n].shape) for n, t in model.state_dict().items() if n in other)
     return {
-        name: [a != b for a, b in zip(now, then, strict=True)].index(True)
-        for name, now, then in pairs
-        if now != then
+        name: [a != b for a, b in zip(shape, larger_shape, strict=True)].index(True)
+        for name, shape, larger_shape in shapes
+        if shape != larger_shape
     }
 
 
-def drop_classes(model: "CapsuleModel") -> None:
-    """Leave the feature maps alone: every part above them goes, with its parameters."""
-    _ = model.num_features  # which needs no class, and is asked for afterwards
+def drop_classes(model: "Model") -> None:
+    """Keep the feature extractor only: remove all modules above it."""
+    _ = model.num_features  # cached before the modules are removed
     above = {name.partition(".")[0] for name in class_axes(model)}
     used: set[str] = set()
     hooks = [
-        part.register_forward_hook(lambda *_, name=name: used.add(name))
-        for name, part in model.named_children()
+        module.register_forward_hook(lambda *_, name=name: used.add(name))
+        for name, module in model.named_children()
     ]
     training = model.training
     with torch.no_grad():
@@ -46,26 +46,26 @@ def drop_classes(model: "CapsuleModel") -> None:
     model.train(training)
 
 
-def reset_classes(model: "CapsuleModel", num_classes: int) -> None:
-    """New classes on the same features; their parts begin anew, and so does what draws from them.
+def reset_classes(model: "Model", num_classes: int) -> None:
+    """Replace the classifier, and initialize it and the decoder of its classes again.
 
-    num_classes: 0 leaves the features alone
+    num_classes: 0 removes the classifier
     """
     if "logits" not in model.provides and model.config.num_classes:
-        raise TorchcapsError(f"A {model.config.family} like this one knows no classes.")
+        raise TorchcapsError(f"This {model.config.family} has no classifier to replace.")
     if num_classes < 0:
-        raise TorchcapsError(f"num_classes={num_classes}: at least 0.")
-    held, training = model.state_dict(), model.training
-    place = next(model.parameters()).device
+        raise TorchcapsError(f"num_classes={num_classes}: must be at least 0.")
+    tensors, training = model.state_dict(), model.training
+    device = next(model.parameters()).device
     axes = class_axes(model) if model.config.num_classes else {}
     config = replace(model.config, num_classes=num_classes or 1)
     model.__init__(config)  # pyright: ignore
-    own = model.state_dict()
+    shapes = {name: tensor.shape for name, tensor in model.state_dict().items()}
     model.load_state_dict(
-        {n: t for n, t in held.items() if n not in axes and n in own and own[n].shape == t.shape},
+        {n: t for n, t in tensors.items() if n not in axes and shapes.get(n) == t.shape},
         strict=False,
     )
     model.class_names, model.record = (), None
-    model.to(place).train(training)
+    model.to(device).train(training)
     if not num_classes:
         drop_classes(model)

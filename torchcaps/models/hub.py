@@ -12,16 +12,18 @@ from typing import Any
 from safetensors.torch import save_file
 from torch import nn
 
+from torchcaps.errors import UsageError, nearest
+
 CHOSEN = {"val": "validation", "test": "test"}
 """The split that chose an epoch, in words."""
 
 
 def preprocessing(channels: int, height: int, width: int) -> str:
     """How `predict` makes an image of a picture, in words: the same for every model."""
-    colours = {1: "grey", 3: "RGB"}.get(channels, f"{channels} channels")
+    colors = {1: "grey", 3: "RGB"}.get(channels, f"{channels} channels")
     return (
         f"upright, scaled until it covers {height}x{width} (height x width), its middle, "
-        f"{colours}, values from 0 to 1"
+        f"{colors}, values from 0 to 1"
     )
 
 
@@ -74,3 +76,22 @@ def model_card(
             f"{CHOSEN[recipe.get('stop_on', 'val')]} data."
         ]
     return "\n".join(lines) + "\n"
+
+
+WEIGHTS = Path(__file__).parents[1] / "weights"
+"""Weights that come with torchcaps: a folder ARCHITECTURE.TAG each, in half precision."""
+
+
+def pretrained_names() -> list[str]:
+    """Models whose weights come with torchcaps, as ARCHITECTURE.TAG."""
+    return sorted(p.parent.name for p in WEIGHTS.glob("*/model.safetensors"))
+
+
+def pretrained_folder(name: str) -> Path:
+    """The folder of a model's weights; without a tag, of the first of its tags."""
+    names = pretrained_names()
+    for known in names:
+        if name in (known, known.partition(".")[0]):
+            return WEIGHTS / known
+    hint = nearest(name, names, most=12)
+    raise UsageError(f"No weights for {name!r} come with torchcaps. {hint}")

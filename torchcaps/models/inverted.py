@@ -3,17 +3,18 @@
     backbone -> primary capsules, LayerNorm -> conv capsules -> … -> class capsules
     -> one linear map from pose to score, the same for every class
 
-Concurrent routing: the first pass goes up through the layers, each from a uniform coupling; then in
-every pass all layers take one step at once, each from the layer below and from its own parents as
-the pass before left them. `num_iters` counts the first pass: the paper's two iterations are 2.
+Concurrent routing: the first pass goes up through the layers, each with a uniform coupling. In
+every later pass all layers take one step in parallel, each from the layer below and from its own
+parents after the previous pass. `num_iters` counts the first pass: the paper's two iterations are
+2.
 
-A layer's last passes reach no output: what layer n of N does in pass t moves up one layer a pass.
-They are left out (`alive`), and not one bit of the scores changes. With two passes only the class
-capsules attend at all.
+The last passes of lower layers do not reach the output, because a change moves up one layer per
+pass. They are skipped, which leaves the scores bit-identical. With two passes only the class
+capsules attend.
 
-`num_iters="converged"`: passes until little changes or there were 30, by Anderson acceleration,
-with the gradient of the implicit function, so that memory does not grow with passes. Nothing forces
-the passes to converge; the output's `residual` says how near they came.
+`num_iters="converged"`: passes until the change is small, at most 30, by Anderson acceleration with
+the gradient of the implicit function, so that memory does not grow with passes. Convergence is not
+guaranteed; the output's `residual` measures it.
 """
 
 import copy
@@ -29,19 +30,19 @@ from torchcaps.layers import (
     Capsules,
     ConvCaps,
     DenseCaps,
-    Normalise,
+    Normalize,
     PrimaryCaps,
     make_backbone,
-    make_router,
+    router_with,
 )
-from torchcaps.layers.stem import conv_out
-from torchcaps.models.base import CapsuleModel, ModelConfig, Output, register_output
+from torchcaps.layers.stems import conv_out
+from torchcaps.models.base import Model, ModelConfig, Output, register_output
 from torchcaps.models.registry import register
 from torchcaps.models.tracing import Passes
 from torchcaps.routing import Solver, fixed_point
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class InvertedConfig(ModelConfig):
     family: ClassVar[str] = "inverted"
     oblong: ClassVar[bool] = True
@@ -50,7 +51,7 @@ class InvertedConfig(ModelConfig):
     channels: int = 128
     """Channels of the simple backbone: 128 in the authors' code, 256 in the paper."""
     primary_kernel: int = 1
-    """Side of the kernel that makes primary capsules."""
+    """Kernel size of the convolution to primary capsules."""
     primary_stride: int = 1
     """Stride of that convolution."""
     num_types: int = 32
@@ -58,27 +59,26 @@ class InvertedConfig(ModelConfig):
     pose_dim: int = 16
     """Entries of a pose."""
     matrix: bool = True
-    """Square matrices as poses and transforms, or vectors of as many entries."""
+    """Use square matrices as poses and transforms, instead of vectors with as many entries."""
     kernels: tuple[int, ...] = (3, 3)
-    """Sides of the windows of the convolutional capsule layers."""
+    """Window sizes of the convolutional capsule layers."""
     strides: tuple[int, ...] = (2, 1)
     """Strides of those windows."""
     dense: tuple[int, ...] = ()
-    """Capsules of fully connected layers before the classes."""
+    """Number of capsules in each fully connected layer before the classes."""
     num_iters: int | Literal["converged"] = 2
-    """Passes of routing, the uniform one counted, or passes until little changes."""
+    """Routing passes, including the uniform one, or `converged`: passes until convergence."""
     concurrent: bool = True
-    """Whether all layers iterate at once; else one after the other (ablation B)."""
+    """Iterate all layers in parallel, instead of one after the other (ablation B)."""
     norm: bool = True
-    """Whether parents go through a LayerNorm (ablation A: they do not)."""
+    """Apply LayerNorm to parents (ablation A: off)."""
     activations: bool = False
-    """Whether children count by an activation (ablation C): the sigmoid of a linear map of the
-    pose, which scales the pose. The paper has EM's activations."""
+    """Scale the pose of each child by an activation, the sigmoid of a linear map of the pose
+    (ablation C; the paper uses EM's activations)."""
     scale: bool = True
-    """Whether agreement is divided by the square root of the pose's size, as in the authors' code.
-    """
+    """Divide agreement by the square root of the pose size, as in the authors' code."""
     routing: str = "inverted"
-    """The routing of every layer; all but inverted go one layer after the other."""
+    """Routing of every layer; routings other than inverted run one layer after the other."""
 
 
 @register_output
@@ -86,47 +86,61 @@ class InvertedConfig(ModelConfig):
 class InvertedOutput(Output):
     residual: Tensor | None = field(
         default=None,
-        metadata={"letters": "[B]", "what": "how much one more pass would change each image"},
+        metadata={"letters": "[B]", "what": "change of each image by one more pass"},
     )
 
 
-def _left(side: int, window: tuple[int, int]) -> int:
-    """What a window (kernel, stride) leaves of a side."""
+def _out_side(side: int, window: tuple[int, int]) -> int:
+    """Side of the output of a window (kernel, stride)."""
     return conv_out(side, *window)
 
 
-class Inverted(CapsuleModel):
+class Inverted(Model):
     def __init__(self, config: InvertedConfig):
         super().__init__()
         self.config = self.options = c = config
         if c.num_iters != "converged" and c.num_iters < 1:
-            raise TorchcapsError(f"num_iters={c.num_iters}: there is at least the first pass.")
-        self.normalise = Normalise(c.in_channels)
+            raise TorchcapsError(f"num_iters={c.num_iters}: must be at least 1, or 'converged'.")
+        self.normalize = Normalize(c.in_channels)
         self.backbone = make_backbone(c.backbone, c.in_channels, c.channels)
         windows = ((c.primary_kernel, c.primary_stride), *zip(c.kernels, c.strides, strict=True))
-        places = c.places(lambda side: reduce(_left, windows, self.backbone.out_side(side)))
+        places = c.places(lambda side: reduce(_out_side, windows, self.backbone.out_side(side)))
         self.primary = PrimaryCaps(
-            self.backbone.out_channels, c.num_types, c.pose_dim,
-            c.primary_kernel, c.primary_stride, squash=False, bias=False,
+            in_channels=self.backbone.out_channels, num_types=c.num_types, out_dim=c.pose_dim,
+            kernel_size=c.primary_kernel, stride=c.primary_stride, squash=False, bias=False,
         )  # fmt: skip
         self.primary_norm = nn.LayerNorm(c.pose_dim) if c.norm else nn.Identity()
         iterations = c.num_iters if isinstance(c.num_iters, int) else 2
-        router = make_router(c.routing, num_iters=iterations, norm=c.norm, scale=c.scale)
+        router = router_with(c.routing, num_iters=iterations, norm=c.norm, scale=c.scale)
         self.concurrent = c.concurrent and hasattr(router, "attend")
         layers: list[nn.Module] = []
         for kernel, stride in zip(c.kernels, c.strides, strict=True):
             layers.append(
                 ConvCaps(
-                    c.num_types, c.pose_dim, c.num_types, c.pose_dim, kernel, stride,
-                    routing=router, matrix=c.matrix,
+                    in_caps=c.num_types,
+                    in_dim=c.pose_dim,
+                    out_caps=c.num_types,
+                    out_dim=c.pose_dim,
+                    kernel_size=kernel,
+                    stride=stride,
+                    routing=router,
+                    matrix=c.matrix,
                 )
-            )  # fmt: skip
+            )
         if not places:
-            raise TorchcapsError(f"{c.image_size} pixels are too few for these windows.")
+            raise TorchcapsError(
+                f"{c.image_size} pixels are too few for these windows; use larger images, or "
+                "smaller kernels or strides."
+            )
         children = places * c.num_types
         for parents in (*c.dense, c.num_classes):
             dense = DenseCaps(
-                children, c.pose_dim, parents, c.pose_dim, routing=router, matrix=c.matrix
+                in_caps=children,
+                in_dim=c.pose_dim,
+                out_caps=parents,
+                out_dim=c.pose_dim,
+                routing=router,
+                matrix=c.matrix,
             )
             layers.append(dense)
             children = parents
@@ -143,9 +157,9 @@ class Inverted(CapsuleModel):
 
     def forward_features(self, images: Tensor) -> Tensor:
         self.check_images(images)
-        return self.backbone(self.normalise(images))
+        return self.backbone(self.normalize(images))
 
-    def answer(self, features: Tensor, coupling: bool = False) -> Output:
+    def forward_capsules(self, features: Tensor, coupling: bool = False) -> Output:
         primary = Capsules(self.primary_norm(self.primary(features)))
         layers, residual = self.route(primary, coupling)
         logits = self.head(layers[-1].poses).squeeze(-1)
@@ -156,16 +170,16 @@ class Inverted(CapsuleModel):
     def route(
         self, primary: Capsules, coupling: bool = False
     ) -> tuple[list[Capsules], Tensor | None]:
-        """primary poses [B,H,W,I,D] -> the layers above, with where the last pass of each sent its
-        children; and how much one more pass would change, where passes go on until little does.
+        """Route through all layers. primary poses [B,H,W,I,D] -> the layers above, optionally with
+        the coupling of the last pass; and the residual if num_iters is "converged".
         """
         if not self.concurrent:
-            return self._one_layer_after_the_other(primary, coupling), None
+            return self._sequential(primary, coupling), None
         iters, last = self.options.num_iters, len(self.layers) - 1
         if iters == "converged" and torch.compiler.is_exporting():
             raise TorchcapsError(
-                "num_iters='converged' passes as often as the data needs, which cannot be "
-                "exported; give a number of passes."
+                "num_iters='converged' depends on the data and cannot be exported. Set a fixed "
+                "number of passes, for example num_iters=2."
             )
         passes = 2 if iters == "converged" else iters
         layers = [primary]
@@ -174,56 +188,59 @@ class Inverted(CapsuleModel):
             layers.append(self.attend(number, layers[-1].poses, None, only))
         if iters == "converged":
             return self._converge(layers, coupling)
-        for left in range(passes - 2, -1, -1):  # passes after this one
-            before, layers = layers, list(layers)
-            for number in range(max(0, last - left), last + 1):
-                its_last = coupling and number == last - left
-                below, own = before[number].poses, before[number + 1].poses
-                layers[number + 1] = self.attend(number, below, own, its_last)
+        for remaining in range(passes - 2, -1, -1):
+            previous, layers = layers, list(layers)
+            for number in range(max(0, last - remaining), last + 1):
+                final = coupling and number == last - remaining
+                below, parents = previous[number].poses, previous[number + 1].poses
+                layers[number + 1] = self.attend(number, below, parents, final)
         return layers[1:], None
 
     @torch.no_grad()
     def trace(self, images: Tensor) -> tuple[Passes, ...]:
-        """Layer n of N takes its pass t in forwards of t + N - n passes and more, and takes no more
-        passes than the scores can show: so forwards of 1, 2, … passes give them all.
+        """Parents and coupling of every layer after each of its passes.
+
+        Layer n of N takes its pass t in forwards of at least t + N - n passes, so forwards of
+        1, 2, … passes return them all.
         """
         iters = self.options.num_iters
         if not self.concurrent:
             return super().trace(images)
         if iters == "converged":
             return tuple((layer,) for layer in self.encode(images, coupling=True).layers[1:])
-        found: list[list[Capsules]] = [[] for _ in self.layers]
+        traces: list[list[Capsules]] = [[] for _ in self.layers]
         last = len(self.layers) - 1
         for count in range(1, iters + 1):
             other = copy.copy(self)
             other.options = replace(self.options, num_iters=count)
             layers = other.encode(images, coupling=True).layers[1:]
             for number, layer in enumerate(layers):
-                if len(found[number]) < max(1, count - (last - number)):
-                    found[number].append(layer)
-        return tuple(map(tuple, found))
+                if len(traces[number]) < max(1, count - (last - number)):
+                    traces[number].append(layer)
+        return tuple(map(tuple, traces))
 
     def attend(
         self, number: int, poses: Tensor, parents: Tensor | None, coupling: bool = False
     ) -> Capsules:
         """One pass of one layer."""
-        layer, poses = self.layers[number], self._weighed(poses)
+        layer, poses = self.layers[number], self._weighted(poses)
         if isinstance(layer, ConvCaps):
             return layer.attend(poses, parents, layer.window, coupling)
         assert isinstance(layer, DenseCaps)
         return layer.attend(poses.flatten(1, -2), parents, None, coupling)
 
-    def _weighed(self, poses: Tensor) -> Tensor:
-        """Votes are linear in poses, so a child that counts half has half a pose."""
+    def _weighted(self, poses: Tensor) -> Tensor:
+        """Poses times their activations; votes are linear in poses, so this weights the votes."""
         return poses if self.active is None else poses * self.active(poses).sigmoid()
 
-    def _one_layer_after_the_other(self, primary: Capsules, coupling: bool) -> list[Capsules]:
+    def _sequential(self, primary: Capsules, coupling: bool) -> list[Capsules]:
+        """Route one layer after the other."""
         layers, active = [primary], primary.activations
-        reads = any(getattr(layer.router, "activations", False) for layer in self.layers)
-        if reads and self.active is not None:
+        uses_activations = any(getattr(layer.router, "activations", False) for layer in self.layers)
+        if uses_activations and self.active is not None:
             active = self.active(primary.poses).squeeze(-1).sigmoid()
         for layer in self.layers:
-            poses = layers[-1].poses if reads else self._weighed(layers[-1].poses)
+            poses = layers[-1].poses if uses_activations else self._weighted(layers[-1].poses)
             layers.append(layer(poses, active, coupling=coupling))
             active = layers[-1].activations
         return layers[1:]
@@ -231,31 +248,30 @@ class Inverted(CapsuleModel):
     def _converge(
         self, layers: list[Capsules], coupling: bool
     ) -> tuple[list[Capsules], Tensor | None]:
-        """All layers' parents as one state, from those of the first pass to a fixed point."""
+        """Fixed point of the parents of all layers as one state, starting from the first pass."""
         primary, poses = layers[0], [capsules.poses for capsules in layers[1:]]
         shapes = [p.shape[1:] for p in poses]
         sizes = [shape.numel() for shape in shapes]
 
         def split(state: Tensor) -> list[Tensor]:
-            parts = state.split(sizes, 1)
-            return [p.unflatten(1, s) for p, s in zip(parts, shapes, strict=True)]
+            rows = state.split(sizes, 1)
+            return [row.unflatten(1, s) for row, s in zip(rows, shapes, strict=True)]
 
-        def join(parts: list[Tensor]) -> Tensor:
-            return torch.cat([p.flatten(1) for p in parts], 1)
+        def join(poses: list[Tensor]) -> Tensor:
+            return torch.cat([p.flatten(1) for p in poses], 1)
 
-        def passed(below: list[Tensor], coupling: bool = False) -> list[Capsules]:
+        def one_pass(poses: list[Tensor], coupling: bool = False) -> list[Capsules]:
             numbers = range(len(self.layers))
-            return [self.attend(n, below[n], below[n + 1], coupling) for n in numbers]
+            return [self.attend(n, poses[n], poses[n + 1], coupling) for n in numbers]
 
         def step(state: Tensor) -> Tensor:
-            return join([c.poses for c in passed([primary.poses, *split(state)])])
+            return join([c.poses for c in one_pass([primary.poses, *split(state)])])
 
         state, residual = fixed_point(step, join(poses), self.solver)
-        reached = split(state)
+        fixed = split(state)
         if not coupling:
-            return [Capsules(p) for p in reached], residual
-        more = passed([primary.poses, *reached], True)
-        pairs = zip(more, reached, strict=True)
+            return [Capsules(p) for p in fixed], residual
+        pairs = zip(one_pass([primary.poses, *fixed], True), fixed, strict=True)
         return [capsules._replace(poses=p) for capsules, p in pairs], residual
 
 
@@ -264,17 +280,22 @@ MULTI = {
     "channels": 1024, "primary_kernel": 3, "primary_stride": 2, "num_types": 16, "pose_dim": 64,
     "kernels": (3,), "strides": (1,), "image_size": 36,
 }  # fmt: skip
-COLOUR = {"in_channels": 3, "image_size": 32}
+COLOR = {"in_channels": 3, "image_size": 32}
 
 for name, fields, summary in (
-    ("inverted-simple", COLOUR, "inverted attention on one convolution, CIFAR-10"),
-    ("inverted-resnet", {**COLOUR, "backbone": "resnet"}, "inverted attention on residual blocks"),
-    ("inverted-simple-100", {**COLOUR, **CIFAR100}, "inverted attention, 6x6 poses, CIFAR-100"),
-    ("inverted-resnet-100", {**COLOUR, **CIFAR100, "backbone": "resnet"},
-     "inverted attention on residual blocks, 6x6 poses, CIFAR-100"),
+    ("inverted-simple", COLOR, "inverted attention on one convolution (Tsai et al. 2020)"),
+    ("inverted-small", {"num_types": 16, "primary_stride": 2, "num_iters": 3},
+     "small inverted attention model for CPUs"),
+    ("inverted-resnet", {**COLOR, "backbone": "resnet"}, "inverted attention on residual blocks"),
+    ("inverted-simple-100", {**COLOR, **CIFAR100},
+     "inverted attention on one convolution, for CIFAR-100"),
+    ("inverted-resnet-100", {**COLOR, **CIFAR100, "backbone": "resnet"},
+     "inverted attention on residual blocks, for CIFAR-100"),
     ("inverted-multi", {**MULTI, "matrix": False}, "inverted attention, 64-d poses, two digits"),
     ("inverted-multi-matrix", MULTI, "inverted attention, 8x8 poses, two digits"),
     ("dynamic-multi", {**MULTI, "matrix": False, "routing": "dynamic", "num_iters": 3},
      "dynamic routing, 64-d poses, two digits"),
 ):  # fmt: skip
-    register(name, Inverted, InvertedConfig(**fields), summary)  # pyright: ignore
+    of_a_table = name.endswith("-100") or "-multi" in name
+    config = InvertedConfig(**fields)  # pyright: ignore
+    register(name, Inverted, config, summary, listed=not of_a_table)

@@ -10,10 +10,11 @@ from typing import Any, get_type_hints
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from torchcaps.errors import Misused, TorchcapsError, nearest
-from torchcaps.models.base import CapsuleModel, ModelConfig
+from torchcaps.errors import TorchcapsError, UsageError, nearest
+from torchcaps.models.base import CONFIG_VERSION, Model, ModelConfig
 from torchcaps.models.heads import drop_classes
-from torchcaps.models.zoo import zoo_folder, zoo_names
+from torchcaps.models.hub import pretrained_folder, pretrained_names
+from torchcaps.registry import Registry
 from torchcaps.typed import check, read_object
 
 
@@ -22,56 +23,67 @@ class Entry:
     name: str
     config: ModelConfig
     summary: str
+    listed: bool
+    """Whether `list_models()` shows it; others are rows of tables."""
 
 
-_FAMILIES: dict[str, tuple[type[CapsuleModel], type[ModelConfig]]] = {}
-_MODELS: dict[str, Entry] = {}
+FAMILIES = Registry[tuple[type[Model], type[ModelConfig]]]("model family")
+MODELS = Registry[Entry]("model", "models")
 
 
-def register(name: str, model: type[CapsuleModel], config: ModelConfig, summary: str) -> None:
-    """Name a configuration of a family; the family itself is known by its first configuration."""
-    _FAMILIES.setdefault(config.family, (model, type(config)))
-    _MODELS[name] = Entry(name, config, summary)
+def register(
+    name: str, model: type[Model], config: ModelConfig, summary: str, *, listed: bool = True
+) -> None:
+    """Name a configuration of a family; the family itself is known by its first configuration.
+
+    listed: whether `list_models()` shows it; a row of a paper's table can be built by its name
+    """
+    FAMILIES.setdefault(config.family, (model, type(config)))
+    MODELS[name] = Entry(name, config, summary, listed)
 
 
 def models() -> list[Entry]:
-    return [_MODELS[name] for name in sorted(_MODELS)]
+    return [MODELS[name] for name in sorted(MODELS)]
 
 
-def list_models(pattern: str = "*", pretrained: bool = False) -> list[str]:
-    """Names of models, all or those that a pattern fits: `list_models("caps*")`.
+def list_models(pattern: str = "*", *, pretrained: bool = False, every: bool = False) -> list[str]:
+    """Names of models that fit a pattern: `list_models("caps*")`.
 
-    pretrained: of those whose weights come with torchcaps, for `create_model(…, pretrained=True)`
+    pretrained: those with weights, as ARCHITECTURE.TAG; every: also variants that fill a row of a
+    paper's table
     """
-    return fnmatch.filter(zoo_names() if pretrained else sorted(_MODELS), pattern)
+    names = [n for n, entry in sorted(MODELS.items()) if entry.listed or every]
+    return fnmatch.filter(pretrained_names() if pretrained else names, pattern)
 
 
 def model_config(name: str, **overrides: Any) -> ModelConfig:
     """The configuration that a name stands for, with fields replaced."""
-    if name not in _MODELS:
-        raise Misused(f"There is no model {name!r}. {nearest(name, list(_MODELS))}")
-    return _replace(_MODELS[name].config, overrides, name)
+    return _replace(MODELS.find(name).config, overrides, name)
 
 
-def create_model(name: str, pretrained: bool = False, **overrides: Any) -> CapsuleModel:
-    """A new model: `create_model("capsnet", image_size=40, routing="none")`.
+def create_model(name: str, *, pretrained: bool = False, **overrides: Any) -> Model:
+    """A model by its name, with fields of its configuration replaced.
 
-    pretrained: with weights that come with torchcaps, by a name of `list_models(pretrained=True)`;
-    of its fields only the number of classes can then be another
+    A name is an architecture; `ARCHITECTURE.TAG` names weights that come with torchcaps.
+
+    >>> create_model("capsnet", image_size=40, routing="none")
+    >>> create_model("capsnet-small.digits", pretrained=True)
+
+    pretrained: load weights; of the fields only the number of classes can then differ
     """
     if not pretrained:
-        return build(model_config(name, **overrides))
+        return build(model_config(name.partition(".")[0], **overrides))
     classes = overrides.pop("num_classes", None)
     if overrides:
-        raise Misused(f"Trained weights fit no other {', '.join(sorted(overrides))}.")
-    model = from_folder(zoo_folder(name))
+        raise UsageError(f"Pretrained weights fit no other {', '.join(sorted(overrides))}.")
+    model = from_folder(pretrained_folder(name))
     if classes is not None and classes != model.config.num_classes:
         model.reset_classifier(classes)
     return model
 
 
-def build(config: ModelConfig) -> CapsuleModel:
-    kind = _FAMILIES[config.family][0]
+def build(config: ModelConfig) -> Model:
+    kind = FAMILIES[config.family][0]
     if config.image_width not in (0, config.image_size) and not config.oblong:
         raise TorchcapsError(
             f"A {config.family} takes square images, not {config.image_size}x{config.image_width}."
@@ -84,7 +96,7 @@ def build(config: ModelConfig) -> CapsuleModel:
     return model
 
 
-def _made(kind: Any, config: ModelConfig) -> CapsuleModel:
+def _made(kind: Any, config: ModelConfig) -> Model:
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("error", "Initializing zero-element")  # a layer of nothing
@@ -102,14 +114,10 @@ def config_from_dict(values: dict[str, Any]) -> ModelConfig:
     """The reverse of {"family": …, **asdict(config)}, as JSON gives it back."""
     values = dict(values)
     family = values.pop("family", None)
-    if not isinstance(family, str) or family not in _FAMILIES:
-        raise Misused(
-            f"There is no model family {family!r}. {nearest(str(family), list(_FAMILIES))}"
-        )
-    return _replace(_FAMILIES[family][1](), values, family)
+    return _replace(FAMILIES.find(family)[1](), values, family)
 
 
-def from_folder(folder: str | Path) -> CapsuleModel:
+def from_folder(folder: str | Path) -> Model:
     """A model that `save_pretrained` wrote (or the hub serves), of whatever family."""
     folder = Path(folder)
     try:
@@ -117,6 +125,8 @@ def from_folder(folder: str | Path) -> CapsuleModel:
     except (OSError, ValueError) as error:
         raise TorchcapsError(f"{folder}: no readable config.json ({error}).") from None
     classes: Any = values.pop("classes", [])
+    if values.pop("version", CONFIG_VERSION) != CONFIG_VERSION:
+        raise TorchcapsError(f"{folder}: its config.json has another version than this torchcaps.")
     values.pop("preprocessing", None)  # words for people
     model = build(config_from_dict(values))
     if not isinstance(classes, list) or not all(isinstance(name, str) for name in classes):
@@ -134,7 +144,7 @@ def _replace(config: ModelConfig, overrides: dict[str, Any], name: str) -> Model
     fields = {f.name for f in dataclasses.fields(config)}
     for key in overrides:
         if key not in fields:
-            raise Misused(f"{name!r} has no field {key!r}. {nearest(key, list(fields))}")
+            raise UsageError(f"{name!r} has no field {key!r}. {nearest(key, list(fields))}")
     hints = get_type_hints(type(config))
     plain = {k: check(hints[k], v, f"{name}: {k}") for k, v in overrides.items()}
     return dataclasses.replace(config, **plain)

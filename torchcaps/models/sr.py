@@ -2,69 +2,80 @@
 
 ResNet-20's blocks (16-32-64) -> poses and activations by two 3x3 convolutions with BatchNorm
 -> (two layers: self-routing in 3x3 windows, stride 2, BatchNorm of poses)
--> class capsules over all positions, which carry no pose; their activations are class shares
+-> class capsules over all positions, without poses; their activations are class probabilities
 
-Differs from the authors' code: a residual block that changes size has a 1x1 convolution with
-BatchNorm beside it, where theirs pads with zeros; colours are divided by CIFAR-10's own deviation.
+Differs from the authors' code: the shortcut of a residual block that changes size is a 1x1
+convolution with BatchNorm instead of zero padding; colors are divided by CIFAR-10's own standard
+deviation.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from torch import Tensor, nn
 
 from torchcaps.errors import TorchcapsError
-from torchcaps.layers import Capsules, ConvCaps, Normalise, ResNetStack, SelfRouting
-from torchcaps.layers.classes import ClassCaps
-from torchcaps.layers.patches import TokenNorm
-from torchcaps.models.base import CapsuleModel, ModelConfig, Output
+from torchcaps.layers import Capsules, ConvCaps, Normalize, ResNetStack, SelfRouting
+from torchcaps.layers.capsules import ClassCaps
+from torchcaps.models.base import Model, ModelConfig, Output
+from torchcaps.models.mcae.patches import TokenNorm
 from torchcaps.models.registry import register
 from torchcaps.routing import Window
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SRCapsNetConfig(ModelConfig):
     family: ClassVar[str] = "sr-capsnet"
     oblong: ClassVar[bool] = True
     num_layers: int = 2
-    """Layers of capsules: 1 is the class capsules alone."""
+    """Layers of capsules; 1: only the class capsules."""
     num_types: int = 32
     """Types of capsule at each position."""
-    dim: int = 16
+    pose_dim: int = field(default=16, metadata={"digest": "dim"})
     """Entries of a pose."""
     channels: int = 16
     """Channels of the first of three stages of residual blocks."""
     route_std: float = 0.0
-    """Standard deviation of the route weights at the start; 0: zero as in the authors' code, 0.01
-    in the class layer. A small trial learned twice as fast with 0.1 (docs/log.md)."""
+    """Standard deviation of the initial route weights; 0: zero as in the authors' code, 0.01 in the
+    class layer. A small trial learned twice as fast with 0.1 (docs/log.md)."""
 
 
-class SRCapsNet(CapsuleModel):
+class SRCapsNet(Model):
     def __init__(self, config: SRCapsNetConfig):
         super().__init__()
         self.config = c = config
         if c.num_layers < 1:
-            raise TorchcapsError(f"num_layers={c.num_layers}: there is at least that of classes.")
+            raise TorchcapsError(
+                f"num_layers={c.num_layers}: must be at least 1, the layer of class capsules."
+            )
         self.types = c.num_types
         stem = ResNetStack(c.in_channels, tuple((c.channels * 2**n, 3) for n in range(3)))
-        self.stem = nn.Sequential(Normalise(c.in_channels), stem)
-        width, size = stem.out_channels, c.num_types * c.dim
+        self.stem = nn.Sequential(Normalize(c.in_channels), stem)
+        width, size = stem.out_channels, c.num_types * c.pose_dim
         self.poses = nn.Sequential(_conv(width, size), nn.BatchNorm2d(size))
         self.active = nn.Sequential(_conv(width, c.num_types), nn.BatchNorm2d(c.num_types))
         self.layers, self.norms = nn.ModuleList(), nn.ModuleList()
         for _ in range(c.num_layers - 1):
-            caps = (c.num_types, c.dim, c.num_types, c.dim)
-            self.layers.append(ConvCaps(*caps, 3, 2, 1, routing=SelfRouting(c.route_std)))
+            layer = ConvCaps(
+                in_caps=c.num_types, in_dim=c.pose_dim, out_caps=c.num_types, out_dim=c.pose_dim,
+                kernel_size=3, stride=2, padding=1, routing=SelfRouting(route_std=c.route_std),
+            )  # fmt: skip
+            self.layers.append(layer)
             self.norms.append(TokenNorm(size))
-        places = c.places(lambda side: _left(stem.out_side(side), c.num_layers - 1))
+        places = c.places(lambda side: _out_side(stem.out_side(side), c.num_layers - 1))
         children = places * c.num_types
-        self.classes = ClassCaps(children, c.dim, c.num_classes, c.route_std or 0.01)
+        self.classes = ClassCaps(
+            in_caps=children,
+            in_dim=c.pose_dim,
+            num_classes=c.num_classes,
+            route_std=c.route_std or 0.01,
+        )
 
     def forward_features(self, images: Tensor) -> Tensor:
         self.check_images(images)
         return self.stem(images)
 
-    def answer(self, features: Tensor, coupling: bool = False) -> Output:
+    def forward_capsules(self, features: Tensor, coupling: bool = False) -> Output:
         poses = self.poses(features).permute(0, 2, 3, 1).unflatten(3, (self.types, -1))
         active = self.active(features).sigmoid().permute(0, 2, 3, 1)
         layers = [Capsules(poses, active)]
@@ -76,14 +87,14 @@ class SRCapsNet(CapsuleModel):
         poses, active, _ = layers[-1]
         assert active is not None
         children = poses.flatten(1, 3)[:, None], active.flatten(1)[:, None]
-        no_poses, found, shares = self.classes(*children, coupling=coupling)
-        scores = found[:, 0]
-        classes = Capsules(no_poses, scores, None if shares is None else shares[:, 0])
+        poses, active, shares = self.classes(*children, coupling=coupling)
+        scores = active[:, 0]
+        classes = Capsules(poses, scores, None if shares is None else shares[:, 0])
         return Output(scores.clamp_min(1e-8).log(), scores, features, (*layers, classes))
 
 
-def _left(side: int, layers: int) -> int:
-    """What so many layers of windows leave of a side."""
+def _out_side(side: int, layers: int) -> int:
+    """Side of the grid after this many layers of windows."""
     for _ in range(layers):
         side = Window(3, 2, 1).out(side)
     return side
@@ -93,6 +104,12 @@ def _conv(in_channels: int, out_channels: int) -> nn.Conv2d:
     return nn.Conv2d(in_channels, out_channels, 3, padding=1, bias=False)
 
 
-_TWO = SRCapsNetConfig(3, 32)
-register("sr-capsnet", SRCapsNet, _TWO, "self-routing in windows on ResNet-20, two layers")
-register("sr-capsnet-1", SRCapsNet, replace(_TWO, num_layers=1), "SR-CapsNet of one layer")
+_TWO = SRCapsNetConfig(in_channels=3, image_size=32)
+register("sr-capsnet", SRCapsNet, _TWO, "self-routing capsules on ResNet-20 (Hahn et al. 2019)")
+register(
+    "sr-capsnet-1",
+    SRCapsNet,
+    replace(_TWO, num_layers=1),
+    "self-routing capsules on ResNet-20, one layer",
+    listed=False,
+)

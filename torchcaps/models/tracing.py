@@ -1,8 +1,8 @@
-"""Every pass of every routing of one forward, by the layers themselves.
+"""Trace every iteration of every routing layer in one forward pass.
 
-A routing of T passes stands after its pass t where the same routing of t passes ends. So a layer is
-called again with what it was given, once for every number of passes; the last of these calls is the
-forward's own.
+The state of a routing after iteration t is the result of the same routing with t iterations. Each
+layer is therefore called again with its recorded inputs, once for every number of iterations; the
+last of these calls equals the forward pass itself.
 """
 
 import copy
@@ -13,53 +13,53 @@ import torch
 from torch import Tensor, nn
 
 from torchcaps.layers import Capsules
-from torchcaps.layers.routed import RoutedCaps
+from torchcaps.layers.capsules import RoutedCaps
 
 if TYPE_CHECKING:
-    from torchcaps.models.base import CapsuleModel
+    from torchcaps.models.base import Model
 
 Passes = tuple[Capsules, ...]
-"""Parents of one layer after each of its passes, with the coupling of that pass."""
+"""Parents of one layer after each of its iterations, with the coupling of that iteration."""
 
 
 def passes_of(layer: RoutedCaps) -> int:
-    """How often a layer's routing passes; one where nothing is repeated."""
+    """Number of routing iterations of a layer; 1 if its routing is not iterative."""
     return int(getattr(layer.router, "num_iters", 1))
 
 
 def with_passes(layer: RoutedCaps, count: int) -> RoutedCaps:
-    """The same layer, its parameters too, with another number of passes."""
+    """The same layer, sharing its parameters, with another number of routing iterations."""
     other = copy.copy(layer)
-    other._forward_pre_hooks = type(layer._forward_pre_hooks)()  # nobody listens to this one
+    other._forward_pre_hooks = type(layer._forward_pre_hooks)()  # without the recording hook
     if hasattr(layer.router, "num_iters"):
         other.router = replace(layer.router, num_iters=count)  # pyright: ignore
     return other
 
 
-def twin(model: "CapsuleModel") -> Any:
-    """The same model as modules of their own on the same tensors, to be listened to while others
-    call the model."""
+def twin(model: "Model") -> Any:
+    """Copy of the modules of a model on the same tensors, to register hooks while other threads use
+    the model."""
     tensors = [*model.parameters(), *model.buffers()]
     return copy.deepcopy(model, {id(t): t for t in tensors})
 
 
 @torch.no_grad()
-def trace_layers(model: "CapsuleModel", images: Tensor) -> tuple[Passes, ...]:
-    """Passes of every layer that routes, from the lowest, as the model's forward calls them."""
+def trace_layers(model: "Model", images: Tensor) -> tuple[Passes, ...]:
+    """Iterations of every routing layer, from the lowest, in the order of the forward pass."""
     calls: list[tuple[RoutedCaps, tuple[Any, ...], dict[str, Any]]] = []
 
-    def seen(layer: nn.Module, given: tuple[Any, ...], options: dict[str, Any]) -> None:
+    def record(layer: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any]) -> None:
         assert isinstance(layer, RoutedCaps)
-        calls.append((layer, given, options))
+        calls.append((layer, inputs, options))
 
-    listened = twin(model)
-    for module in listened.modules():
+    hooked = twin(model)
+    for module in hooked.modules():
         if isinstance(module, RoutedCaps):
-            module.register_forward_pre_hook(seen, with_kwargs=True)
-    listened.encode(images)
-    found = []
-    for layer, given, options in list(calls):
+            module.register_forward_pre_hook(record, with_kwargs=True)
+    hooked.encode(images)
+    layers = []
+    for layer, inputs, options in list(calls):
         options = {**options, "coupling": True}
         counts = range(1, passes_of(layer) + 1)
-        found.append(tuple(with_passes(layer, n)(*given, **options) for n in counts))
-    return tuple(found)
+        layers.append(tuple(with_passes(layer, n)(*inputs, **options) for n in counts))
+    return tuple(layers)

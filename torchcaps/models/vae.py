@@ -1,6 +1,6 @@
-"""A plain variational autoencoder, for comparison with generative capsules.
+"""A plain variational autoencoder, the baseline of generative capsules.
 
-pixels -> FC + ReLU -> mean and deviation of a code -> FC + ReLU -> FC: pixels, Bernoulli
+pixels -> FC + ReLU -> mean and standard deviation of a code -> FC + ReLU -> FC: pixels, Bernoulli
 """
 
 from dataclasses import dataclass
@@ -12,13 +12,13 @@ from torch.nn import functional as F
 
 from torchcaps.functional import exact
 from torchcaps.layers import Capsules
-from torchcaps.layers.turns import Look, look, turned
-from torchcaps.losses.concrete import normal_kl
-from torchcaps.models.base import Bound, CapsuleModel, ModelConfig, Output
+from torchcaps.layers.rotations import Look, look, turned
+from torchcaps.models.base import Bound, Model, ModelConfig, Output
+from torchcaps.models.generative.concrete import normal_kl
 from torchcaps.models.registry import register
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class VAEConfig(ModelConfig):
     family: ClassVar[str] = "vae"
     hidden: tuple[int, ...] = (128,)
@@ -26,57 +26,59 @@ class VAEConfig(ModelConfig):
     units: int = 10
     """Units of the code."""
     frames: int = 1
-    """Angles from which the encoder looks at an image while it learns, of which it keeps the best
-    explained: see layers/turns.py."""
+    """Number of rotations tried for each image in training; the best explained one is kept. See
+    layers/rotations.py."""
     test_frames: int = 0
-    """Angles afterwards; 0: as many."""
+    """Number of rotations in evaluation; 0: as in training."""
 
 
-def _layers(widths: list[int]) -> nn.Sequential:
-    made: list[nn.Module] = []
-    for wide, narrow in zip(widths, widths[1:], strict=False):
-        made += [nn.Linear(wide, narrow), nn.ReLU()]
-    return nn.Sequential(*made[:-1])
+def _mlp(widths: list[int]) -> nn.Sequential:
+    layers: list[nn.Module] = []
+    for in_units, out_units in zip(widths, widths[1:], strict=False):
+        layers += [nn.Linear(in_units, out_units), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
 
 
-class VAE(CapsuleModel):
-    """Its code is one capsule, so that what looks at capsules can look at it."""
+class VAE(Model):
+    """VAE whose code is returned as one capsule, so that metrics of capsules apply to it."""
 
     def __init__(self, config: VAEConfig):
         super().__init__()
         self.config = self.options = c = config
         pixels = c.in_channels * c.image_size**2
-        self.find = _layers([pixels, *c.hidden, 2 * c.units])
-        self.decoder = _layers([c.units, *reversed(c.hidden), pixels])
+        self.find = _mlp([pixels, *c.hidden, 2 * c.units])
+        self.decoder = _mlp([c.units, *reversed(c.hidden), pixels])
 
     @property
     def provides(self) -> frozenset[str]:
         return frozenset({"bound", "decode", "redraw"})
 
     def look(self, images: Tensor) -> Look:
-        """Images from the frame in which they are explained best."""
+        """Images in the frame in which they are explained best."""
         self.check_images(images)
         c = self.options
         count = c.frames if self.training else c.test_frames or c.frames
-        return look(images, count, self._explained, together=self.training)
+        return look(images, count, self._score, together=self.training)
 
-    def _explained(self, images: Tensor, views: Tensor, turns: Tensor) -> Tensor:
+    def _score(self, images: Tensor, views: Tensor, turns: Tensor) -> Tensor:
         terms = self._bound(images, Look(views, turns), noise=False).terms
         return terms["image"] + terms["code"]
 
     def infer(self, views: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and deviation of the code, each [B,N]."""
-        mean, spread = exact(self.find(views.flatten(1))).chunk(2, 1)
-        return mean, F.softplus(spread + 0.5) + 1e-3
+        """Mean and standard deviation of the code, each [B,N]."""
+        mean, std = exact(self.find(views.flatten(1))).chunk(2, 1)
+        return mean, F.softplus(std + 0.5) + 1e-3
 
     def encode(self, images: Tensor, *, coupling: bool = False) -> Output:
         return Output(layers=(Capsules(self.infer(self.look(images).views)[0][:, None]),))
 
     def forward(self, images: Tensor, *, coupling: bool = False) -> Output:
-        seen = self.look(images)
-        code = self.infer(seen.views)[0]
-        drawn = self.decode(code) if seen.turns is None else turned(self.decode(code), seen.turns)
-        return Output(layers=(Capsules(code[:, None]),), reconstruction=drawn)
+        frame = self.look(images)
+        code = self.infer(frame.views)[0]
+        reconstruction = self.decode(code)
+        if frame.turns is not None:
+            reconstruction = turned(reconstruction, frame.turns)
+        return Output(layers=(Capsules(code[:, None]),), reconstruction=reconstruction)
 
     def _logits(self, code: Tensor) -> Tensor:
         assert self.decoder is not None
@@ -86,30 +88,30 @@ class VAE(CapsuleModel):
         return self._logits(poses.flatten(1)).sigmoid()
 
     def bound(self, images: Tensor, noise: bool = True) -> Bound:
-        seen = self.look(images)
-        bound = self._bound(images, seen, noise)
-        bound.terms |= seen.terms()
+        frame = self.look(images)
+        bound = self._bound(images, frame, noise)
+        bound.terms |= frame.terms()
         return bound
 
-    def _bound(self, images: Tensor, seen: Look, noise: bool) -> Bound:
-        mean, std = self.infer(seen.views)
+    def _bound(self, images: Tensor, frame: Look, noise: bool) -> Bound:
+        mean, std = self.infer(frame.views)
         logits = self._logits(mean + std * torch.randn_like(std) if noise else mean)
         with torch.autocast(images.device.type, enabled=False):
             images, logits = exact(images), exact(logits)
-            drawn = logits.sigmoid()
-            if seen.turns is None:
-                wrong = F.binary_cross_entropy_with_logits(logits, images, reduction="none")
+            decoded = logits.sigmoid()
+            if frame.turns is None:
+                error = F.binary_cross_entropy_with_logits(logits, images, reduction="none")
             else:
-                drawn = turned(drawn, seen.turns)
-                wrong = F.binary_cross_entropy(
-                    drawn.clamp(1e-6, 1 - 1e-6), images, reduction="none"
+                decoded = turned(decoded, frame.turns)
+                error = F.binary_cross_entropy(
+                    decoded.clamp(1e-6, 1 - 1e-6), images, reduction="none"
                 )
-        terms = {"image": -wrong.flatten(1).sum(1), "code": -normal_kl(mean, std).sum(1)}
-        return Bound(terms, drawn)
+        terms = {"image": -error.flatten(1).sum(1), "code": -normal_kl(mean, std).sum(1)}
+        return Bound(terms, decoded)
 
     def representations(self, images: Tensor) -> dict[str, Tensor]:
         mean, std = self.infer(self.look(images).views)
         return {"mu": mean, "mu+sigma": torch.cat([mean, std], 1), "pixels": images.flatten(1)}
 
 
-register("vae", VAE, VAEConfig(), "a plain variational autoencoder")
+register("vae", VAE, VAEConfig(), "variational autoencoder, a baseline")

@@ -4,13 +4,13 @@
     s_j     = sum_i coupling_ij vote_ij + bias_j       v_j = squash(s_j)
     b_ij   += <vote_ij, v_j>            T times; the last v is the parent
 
-Differs from the paper: nothing in the formula; b starts at zero, and gradients flow through every
-iteration (as in the authors' code). `squash=False` leaves s as it is (an ablation of `robustness`);
+Differs from the paper: not in the formula; b starts at zero, and gradients flow through every
+iteration (as in the authors' code). `squash=False` skips the squash (an ablation of `robustness`);
 `bias` is an option of the authors' code; `gain` multiplies the couplings of each parent in every
 iteration (an ablation of `sparse`).
 
-Since b_ij is the sum of <vote_ij, v_j> over iterations, it is <vote_ij, sum of v_j>: the kernel
-needs the running sum of parents, and never a table of logits.
+b_ij is the sum of <vote_ij, v_j> over iterations, which equals <vote_ij, sum of v_j>: the kernel
+keeps the running sum of parents instead of a table of logits.
 """
 
 import torch
@@ -32,13 +32,12 @@ def dynamic_routing_reference(
     bias: Tensor | None = None,
     gain: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The formula as one reads it: votes are written to memory.
+    """Dynamic routing by the formula above; stores all votes.
 
     poses [B,I,D], weight [I,J,D,E], bias [J,E], gain [J] -> poses [B,J,E], coupling [B,I,J]
     """
     check_iterations(num_iters)
-    # parents before children, in here alone: every sum over children then reads memory in order,
-    # and a CPU needs two thirds of the time
+    # parents before children: sums over children then read memory in order, a third faster on CPU
     votes = form_votes(poses, weight).transpose(1, 2).contiguous()
     logits = votes.new_zeros(votes.shape[:3])
     parents = coupling = votes
@@ -55,7 +54,7 @@ def dynamic_routing_reference(
 
 def check_iterations(num_iters: int) -> None:
     if num_iters < 1:
-        raise TorchcapsError(f"num_iters={num_iters}: routing needs at least one iteration.")
+        raise TorchcapsError(f"num_iters={num_iters}: give at least one iteration.")
 
 
 def dynamic_routing(
@@ -71,35 +70,31 @@ def dynamic_routing(
     impl: Impl = "auto",
     budget: int = MEMORY_BUDGET,
 ) -> tuple[Tensor, Tensor | None]:
-    """Dynamic routing by the best implementation for these tensors.
+    """Dynamic routing by the fastest implementation for these tensors.
 
     poses [B,I,D], weight [I,J,D,E], bias [J,E], gain [J] -> poses [B,J,E], coupling [B,I,J]
     With a window: poses [B,H,W,I,D], weight [K*K*I,J,D,E] -> [B,H',W',J,E], [B,H',W',K*K*I,J]
 
-    `coupling=False` returns None for it: it is the largest tensor that is left. The kernels return
-    it without gradients. A weight with fewer transforms is shared (see `form_votes`).
+    `coupling=False` returns None in place of the coupling, the largest output. The kernels return
+    the coupling without gradients. A weight with fewer transforms is shared (see `form_votes`).
     """
     check_iterations(num_iters)
     if not use_kernel(impl, poses, weight, window):
 
         def route(poses: Tensor, weight: Tensor, *_: None) -> tuple[Tensor, ...]:
-            found = dynamic_routing_reference(
-                poses, weight, num_iters, squash, bias=bias, gain=gain
-            )
-            return found if coupling else found[:1]
+            return dynamic_routing_reference(poses, weight, num_iters, squash, bias=bias, gain=gain)
 
-        parents, *shares = by_rows(route, poses, weight, window, budget)
-        return parents, shares[0] if shares else None
+        return by_rows(route, poses, weight, window, budget, coupling=coupling)
 
     step = FusedStep(poses, weight, window=window)
-    agreed = shares = None
+    query = shares = None
     parents = poses
     for t in range(num_iters):
         if t > 0:
-            agreed = parents if agreed is None else agreed + parents
-        score = "uniform" if agreed is None else "dot"
-        found = step.sums(score, agreed, coupling=coupling and t == num_iters - 1)
-        parents, shares = found.votes, found.coupling
+            query = parents if query is None else query + parents
+        score = "uniform" if query is None else "dot"
+        sums = step.sums(score, query, coupling=coupling and t == num_iters - 1)
+        parents, shares = sums.votes, sums.coupling
         parents = parents if gain is None else parents * gain[:, None]
         parents = parents if bias is None else parents + bias
         parents = squash_vectors(parents) if squash else parents

@@ -1,9 +1,9 @@
-"""Iterating to a fixed point, with gradients that cost the memory of one step.
+"""Fixed-point iteration with gradients that need the memory of one step.
 
     z* = f(z*)                                        by Anderson acceleration, without a graph
     dL/dx = (dL/dz*) (I - df/dz)^-1 df/dx             by the same iteration on the gradient
 
-Deep equilibrium models (Bai, Kolter, Koltun 2019); here for routing, whose passes are such an f.
+Deep equilibrium models (Bai, Kolter, Koltun 2019), here with a routing pass as f.
 """
 
 from collections.abc import Callable
@@ -15,13 +15,15 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Solver:
+    """Options of the fixed-point iteration."""
+
     max_iters: int = 30
     tolerance: float = 1e-3
-    """The largest change in a step that counts as none, relative to the state."""
+    """Stop at a relative change below this value."""
     memory: int = 5
-    """Steps that the acceleration looks back at."""
+    """Previous steps that the acceleration mixes."""
     damping: float = 1e-4
-    """Ridge of its least squares."""
+    """Ridge penalty of the least squares for the mixing weights."""
 
 
 STANDARD = Solver()
@@ -31,11 +33,11 @@ STANDARD = Solver()
 def anderson(
     f: Callable[[Tensor], Tensor], start: Tensor, solver: Solver = STANDARD
 ) -> tuple[Tensor, int, Tensor]:
-    """A fixed point of f near `start` [B,N] -> (it, steps taken, relative change of each row [B])
+    """Fixed point of f near `start` [B,N] -> (state [B,N], steps, relative change of each row [B])
 
-    The next state mixes the last few, with the weights that would make the change smallest if f
-    were affine; each row of the batch has its own. Where f is no contraction it may not converge:
-    each row returns the value after its smallest change, which is said.
+    The next state mixes the last few, with the weights that would minimize the change if f were
+    affine; each row has its own weights. If f is not a contraction, the iteration may not converge:
+    each row returns the value with its smallest change, and that change.
     """
     states, values = [start], [f(start)]
     best, least = values[0], _change(start, values[0])
@@ -52,12 +54,13 @@ def anderson(
 
 
 def _change(state: Tensor, value: Tensor) -> Tensor:
-    moved = (value - state).float().norm(dim=1)
-    return moved / (value.float().norm(dim=1) + 1e-9)
+    """Relative change of each row. -> [B]"""
+    distance = (value - state).float().norm(dim=1)
+    return distance / (value.float().norm(dim=1) + 1e-9)
 
 
 def _mix(states: list[Tensor], values: list[Tensor], damping: float) -> Tensor:
-    """Weights that sum to one and minimise the length of the mixed change."""
+    """Mix values with weights that sum to one and minimize the length of the mixed change."""
     exact = torch.promote_types(values[0].dtype, torch.float32)
     with torch.autocast(values[0].device.type, enabled=False):
         value = torch.stack(values, 1).to(exact)
@@ -65,35 +68,37 @@ def _mix(states: list[Tensor], values: list[Tensor], damping: float) -> Tensor:
         gram = change @ change.mT
         size = gram.diagonal(dim1=1, dim2=2).mean(1)[:, None, None] + 1e-12
         eye = torch.eye(gram.shape[1], device=gram.device, dtype=exact)
-        solved = torch.linalg.solve(gram / size + damping * eye, torch.ones_like(gram[:, :, :1]))
-        weights = solved / solved.sum(1, keepdim=True)
+        weights = torch.linalg.solve(gram / size + damping * eye, torch.ones_like(gram[:, :, :1]))
+        weights = weights / weights.sum(1, keepdim=True)
         return (weights * value).sum(1).to(values[0].dtype)
 
 
 def fixed_point(
     f: Callable[[Tensor], Tensor], start: Tensor, solver: Solver = STANDARD
 ) -> tuple[Tensor, Tensor]:
-    """A fixed point of f, with the gradient of the implicit function. start [B,N]
-    -> (it [B,N], relative change of each row in the best step [B]: how near it came)
+    """Fixed point of f with the gradient of the implicit function.
 
-    f may close over parameters and inputs; they get their gradients.
+    start [B,N] -> (state [B,N], relative change of each row in its best step [B]). Parameters and
+    inputs that f closes over get their gradients.
     """
-    found, _, change = anderson(f, start.detach(), solver)
+    state, _, change = anderson(f, start.detach(), solver)
     if not torch.is_grad_enabled():
-        return found, change
-    reached = f(found)
-    if not reached.requires_grad:
-        return reached, change
-    inner = found.detach().requires_grad_()
-    again = f(inner)
+        return state, change
+    output = f(state)
+    if not output.requires_grad:
+        return output, change
+    inner = state.detach().requires_grad_()
+    inner_output = f(inner)
 
     def implicit(gradient: Tensor) -> Tensor:
         def pull(g: Tensor) -> Tensor:
             with torch.enable_grad():
-                back = torch.autograd.grad(again, inner, g, retain_graph=True, allow_unused=True)[0]
-            return gradient if back is None else gradient + back
+                (pulled,) = torch.autograd.grad(
+                    inner_output, inner, g, retain_graph=True, allow_unused=True
+                )
+            return gradient if pulled is None else gradient + pulled
 
         return anderson(pull, gradient, solver)[0]
 
-    reached.register_hook(implicit)
-    return reached, change
+    output.register_hook(implicit)
+    return output, change

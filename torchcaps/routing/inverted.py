@@ -5,11 +5,11 @@
     first pass: coupling = 1/J              then T-1 passes; the last p is the parent
 
 "Inverted": parents are the queries, and they compete for each child. `num_iters` counts the uniform
-pass, as the authors' code does: the paper's "two iterations" are num_iters=2.
-Differs from the paper: `scale` divides the agreement by sqrt(pose size), as the authors' code does
-and the text does not; without it, scale=False, the text's formula.
+pass, as in the authors' code: the paper's "two iterations" are num_iters=2.
+Differs from the paper: `scale` divides the agreement by sqrt(pose size), as in the authors' code;
+scale=False is the formula of the text.
 
-One step at a time (`inverted_attention_step`), because in the paper all layers iterate at once.
+`inverted_attention_step` is one pass, because in the paper all layers iterate concurrently.
 """
 
 import torch
@@ -26,7 +26,7 @@ from torchcaps.routing.window import Window, form_votes
 def inverted_attention_step_reference(
     poses: Tensor, weight: Tensor, parents: Tensor | None = None, *, scale: bool = True
 ) -> tuple[Tensor, Tensor]:
-    """One pass; without parents the first, uniform one.
+    """One pass by the formula above; without parents the first pass, which is uniform.
 
     poses [B,I,D], weight [I,J,D,E], parents [B,J,E] -> sums [B,J,E], coupling [B,I,J]
     """
@@ -50,37 +50,35 @@ def inverted_attention_step(
     impl: Impl = "auto",
     budget: int = MEMORY_BUDGET,
 ) -> tuple[Tensor, Tensor | None]:
-    """One pass by the best implementation; shapes as the reference's, or with a window
-    poses [B,H,W,I,D], parents [B,H',W',J,E] -> sums [B,H',W',J,E], coupling [B,H',W',K*K*I,J],
-    which the kernels return without gradients.
+    """One pass by the fastest implementation; shapes as in the reference.
+
+    With a window: poses [B,H,W,I,D], parents [B,H',W',J,E] -> sums [B,H',W',J,E], coupling
+    [B,H',W',K*K*I,J], which the kernels return without gradients.
     """
     fused = use_kernel(impl, poses, weight, window)
     if parents is not None:
-        places = [] if window is None else [window.out(n) for n in poses.shape[1:3]]
+        grid = [] if window is None else [window.out(n) for n in poses.shape[1:3]]
         size = poses.shape[-1] // weight.shape[2] * weight.shape[3]
-        needed = [poses.shape[0], *places, weight.shape[1], size]
-        if list(parents.shape) != needed:
-            raise TorchcapsError(f"parents have shape {list(parents.shape)}; needed is {needed}.")
+        expected = [poses.shape[0], *grid, weight.shape[1], size]
+        if list(parents.shape) != expected:
+            raise TorchcapsError(f"parents have shape {list(parents.shape)}; expected {expected}.")
     if not fused:
-        if parents is None:  # a sum of votes, and none of them need be formed
+        if parents is None:  # a sum of votes, which needs no single vote
             options = {"window": window, "coupling": coupling, "impl": "reference"}
             return uniform_routing(poses, weight, squash=False, budget=budget, **options)
 
         def route(poses: Tensor, weight: Tensor, _, parents: Tensor) -> tuple[Tensor, ...]:
-            found = inverted_attention_step_reference(poses, weight, parents, scale=scale)
-            return found if coupling else found[:1]
+            return inverted_attention_step_reference(poses, weight, parents, scale=scale)
 
-        summed, *shares = by_rows(
-            route, poses, weight, window, budget, per_row=parents.flatten(0, -3)
-        )
-        return summed, shares[0] if shares else None
+        per_row = parents.flatten(0, -3)
+        return by_rows(route, poses, weight, window, budget, per_row=per_row, coupling=coupling)
     step = FusedStep(poses, weight, window=window)
     score = "uniform" if parents is None else "dot"
     query = None
     if parents is not None:
         query = parents.float() / parents.shape[-1] ** 0.5 if scale else parents.float()
-    found = step.sums(score, query, coupling=coupling)
-    return found.votes.to(step.dtype), found.coupling
+    sums = step.sums(score, query, coupling=coupling)
+    return sums.votes.to(step.dtype), sums.coupling
 
 
 def inverted_routing(
@@ -95,9 +93,9 @@ def inverted_routing(
     impl: Impl = "auto",
     budget: int = MEMORY_BUDGET,
 ) -> tuple[Tensor, Tensor | None]:
-    """All passes of one layer, one after the other; shapes as in `inverted_attention_step`.
+    """All passes of one layer in sequence; shapes as in `inverted_attention_step`.
 
-    norm: LayerNorm's gain and bias [E]; None: no LayerNorm.
+    norm: gain and bias [E] of the LayerNorm; None: no LayerNorm.
     """
     check_iterations(num_iters)
     parents = shares = None

@@ -4,22 +4,22 @@
     pose_j  = sum_i coupling_ij a_i vote_ij / sum_i coupling_ij a_i
     a_j     = sum_i coupling_ij a_i / sum_i a_i
 
-No iteration: every child decides alone. The window is local (k x k), pointwise (kernel 1, as the
-masked autoencoder's encoder) or global (dense: all children, as its decoder). Differs from the
-paper: nothing.
+No iteration: every child computes its coupling alone. The window is local (k x k), pointwise
+(kernel 1, as in the masked autoencoder's encoder) or global (dense: all children, as in its
+decoder). Differs from the paper: no.
 """
 
 import torch
 from torch import Tensor
 
 from torchcaps.errors import TorchcapsError
-from torchcaps.kernels import combine as combine  # registers the operator
+from torchcaps.kernels import ops as ops  # registers the operator
 from torchcaps.routing.step import MEMORY_BUDGET, FusedStep, Impl, by_rows, use_kernel
 from torchcaps.routing.window import Window, form_votes
 
 EPS = 1e-8
 BLOCKS = 1 << 20
-"""Entries of a matrix whose blocks are the routes of each child, up to which it is made."""
+"""Largest block matrix of routing weights, in entries, that `route_logits` forms."""
 
 
 def self_routing_reference(
@@ -29,7 +29,7 @@ def self_routing_reference(
     route_weight: Tensor,
     route_bias: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The formula as one reads it: votes are written to memory.
+    """Self-routing by the formula above; stores all votes.
 
     poses [B,I,D], activations [B,I], weight [I,J,D,E], route_weight [I,D,J], route_bias [I,J]
     -> poses [B,J,E], activations [B,J], coupling [B,I,J]
@@ -46,28 +46,28 @@ def self_routing_reference(
 
 
 def route_logits(poses: Tensor, routes: Tensor) -> Tensor:
-    """poses [R,I,D], routes [N,D,J] -> how well each parent suits each child [R,I/N,J,N]
+    """Routing logits. poses [R,I,D], routes [N,D,J] -> [R,I/N,J,N]
 
-    Child i takes routes i modulo N. Few routes: one matrix with them in blocks. It is mostly zeros,
-    but what it reads and writes lies in order, which a product a child does not find.
+    Child i uses routes i modulo N. With few routes, one product with a block-diagonal matrix: it is
+    mostly zeros, but reads and writes contiguous memory, unlike one product per child.
     """
     count = len(routes)
     groups = poses.unflatten(1, (-1, count))
     if count * routes.numel() <= BLOCKS:
-        own = torch.eye(count, dtype=routes.dtype, device=routes.device)
-        blocks = (routes[..., None] * own[:, None, None]).flatten(2).flatten(0, 1)
+        eye = torch.eye(count, dtype=routes.dtype, device=routes.device)
+        blocks = (routes[..., None] * eye[:, None, None]).flatten(2).flatten(0, 1)
         return (groups.flatten(2) @ blocks).unflatten(2, (-1, count))
-    found = torch.bmm(groups.flatten(0, 1).transpose(0, 1), routes)  # [N,R*I/N,J]
-    return found.permute(1, 2, 0).unflatten(0, groups.shape[:2])
+    logits = torch.bmm(groups.flatten(0, 1).transpose(0, 1), routes)  # [N,R*I/N,J]
+    return logits.permute(1, 2, 0).unflatten(0, groups.shape[:2])
 
 
 def _by_shares(
     poses: Tensor, activations: Tensor, weight: Tensor, route_weight: Tensor, route_bias: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Where every pose is the child of one row alone: couplings are written, votes are not.
+    """Self-routing for poses that are children of one row only: stores couplings, not votes.
 
-    A coupling is 1/E of its votes, and with it the kernels have neither softmax nor atomics. They
-    come in groups of children that have routes of their own: [R,I/N,J,N].
+    Couplings are smaller than votes by a factor E, and with them the kernels need neither softmax
+    nor atomics. Their layout groups the children by routes: [R,I/N,J,N].
     """
     device, dtype, out = poses.device.type, poses.dtype, poses.dtype
     if torch.is_autocast_enabled(device):
@@ -78,7 +78,7 @@ def _by_shares(
     assigned = coupling * activations.float().unflatten(1, (-1, 1, len(route_bias)))
     mass = assigned.sum((1, 3))
     summed = torch.ops.torchcaps.combine(assigned.to(dtype).contiguous(), poses, weight)
-    # Each child's shares sum to one, so the parents' masses sum to the children's activations.
+    # each child's shares sum to one, so the parents' masses sum to the children's activations
     active = mass / (mass.sum(-1, keepdim=True) + EPS)
     return (summed / (mass[..., None] + EPS)).to(out), active.to(out), coupling
 
@@ -95,41 +95,40 @@ def self_routing(
     impl: Impl = "auto",
     budget: int = MEMORY_BUDGET,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Self-routing by the best implementation for these tensors; shapes as the reference's.
+    """Self-routing by the fastest implementation for these tensors; shapes as in the reference.
 
     With a window: poses [B,H,W,I,D], activations [B,H,W,I], weights for K*K*I children
-    -> [B,H',W',J,E], [B,H',W',J], [B,H',W',K*K*I,J]. Children share route weights as they share
-    transforms: both hold the same number of them. Over windows, with matrix poses, and where
-    couplings would take more than the budget, the kernels write none, and what is returned as the
-    coupling has no gradients.
+    -> [B,H',W',J,E], [B,H',W',J], [B,H',W',K*K*I,J]. There are as many route weights as
+    transforms, shared in the same way. With overlapping windows, with matrix poses, and if the
+    couplings exceed the budget, the kernels do not store them, and the coupling has no gradients.
     """
     fused = use_kernel(impl, poses, weight, window, activations)
     if route_weight.dtype != weight.dtype or route_bias.dtype != weight.dtype:
         raise TorchcapsError(
-            f"Route weights of {route_weight.dtype} and {route_bias.dtype}, transforms of "
+            f"Route weights are {route_weight.dtype} and {route_bias.dtype}, transforms "
             f"{weight.dtype}: give all one type."
         )
     activations = activations.expand(poses.shape[:-1])
     num, out_caps = weight.shape[:2]
     expected = [num, poses.shape[-1], out_caps], [num, out_caps]
-    if (found := [list(route_weight.shape), list(route_bias.shape)]) != [*expected]:
+    shapes = list(route_weight.shape), list(route_bias.shape)
+    if shapes != expected:
         raise TorchcapsError(
-            f"Route weights {found[0]} and {found[1]}: for these poses and transforms they are "
-            f"{expected[0]} and {expected[1]}."
+            f"Route weights {shapes[0]} and {shapes[1]} do not fit these poses and transforms: "
+            f"expected {expected[0]} and {expected[1]}."
         )
     if not fused:
 
         def route(poses: Tensor, weight: Tensor, activations: Tensor, _) -> tuple[Tensor, ...]:
-            found = self_routing_reference(poses, activations, weight, route_weight, route_bias)
-            return found if coupling else found[:2]
+            return self_routing_reference(poses, activations, weight, route_weight, route_bias)
 
-        parents, active, *shares = by_rows(
-            route, poses, weight, window, budget, activations=activations
+        return by_rows(
+            route, poses, weight, window, budget, activations=activations, coupling=coupling
         )
-        return parents, active, shares[0] if shares else None
-    alone = window is None or (window.kernel == window.stride == 1 and not window.padding)
-    held = 4 * activations.numel() * weight.shape[1]
-    if alone and poses.shape[-1] == weight.shape[2] and held <= min(budget, 1 << 32):
+    one_row = window is None or (window.kernel == window.stride == 1 and not window.padding)
+    coupling_bytes = 4 * activations.numel() * weight.shape[1]
+    is_vector = poses.shape[-1] == weight.shape[2]
+    if one_row and is_vector and coupling_bytes <= min(budget, 1 << 32):
         grid = poses.shape[:-2]
         rows = (poses.flatten(0, -3), activations.flatten(0, -2))
         parents, active, shares = _by_shares(*rows, weight, route_weight, route_bias)
@@ -139,7 +138,7 @@ def self_routing(
     mass, summed, _, shares = step.sums(
         "linear", route_weight=route_weight, route_bias=route_bias, coupling=coupling
     )
-    # Each child's shares sum to one, so the parents' masses sum to the children's activations.
+    # each child's shares sum to one, so the parents' masses sum to the children's activations
     active = mass / (mass.sum(-1, keepdim=True) + EPS)
     parents = summed / (mass[..., None] + EPS)
     return parents.to(step.dtype), active.to(step.dtype), shares

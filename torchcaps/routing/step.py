@@ -1,12 +1,12 @@
-"""One routing step without votes in memory, and the choice between it and the references.
+"""One routing step without votes in memory, and the choice between kernels and references.
 
-Every routing here is a loop around one step: score each child's votes, normalise over parents, add
-up. `FusedStep` binds what does not change (poses, transforms, window) and leaves the parents' small
-state to autograd; `by_rows` runs a reference on windows, a few rows at a time.
+Every routing is a loop around one step: score each child's votes, normalize over parents, add up.
+`FusedStep` holds the constant inputs (poses, transforms, window) and leaves the small state of the
+parents to autograd; `by_rows` runs a reference on windows, a few rows at a time.
 """
 
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,17 +15,17 @@ from torch.utils.checkpoint import checkpoint
 
 from torchcaps.errors import TorchcapsError
 from torchcaps.kernels import ops as ops  # registers the operators
-from torchcaps.kernels.available import why_no_kernel
+from torchcaps.kernels import why_no_kernel
 from torchcaps.routing.window import Window, check_sizes, unfold
 
 Impl = Literal["auto", "reference", "triton"]
 
 MEMORY_BUDGET = 1 << 30
-"""Bytes of votes that a reference may hold at a time, unless the caller says otherwise."""
+"""Default limit of the votes that a reference holds at a time, in bytes."""
 
 
 def _why_not(poses: Tensor, weight: Tensor, window: Window) -> str:
-    """Why the kernels cannot serve these tensors; empty where they can."""
+    """Reason why the kernels do not support these tensors; empty if they do."""
     if reason := why_no_kernel(poses.device):
         return reason
     if torch.float64 in (poses.dtype, weight.dtype):
@@ -40,36 +40,35 @@ def _why_not(poses: Tensor, weight: Tensor, window: Window) -> str:
         return "a matrix pose has more than 8 rows"
     if rows * out_dim > 128 or in_dim > 128 or in_dim * out_dim > 4096:
         return f"transforms of {in_dim}x{out_dim} do not fit into shared memory"
-    places = poses.shape[0]
+    positions = poses.shape[0]
     if poses.dim() == 5:
-        places *= window.out(poses.shape[1]) * window.out(poses.shape[2])
-    parents = places * out_caps * rows * out_dim
-    if any(n >= 1 << 31 for n in (poses.numel(), weight.numel(), parents)):
+        positions *= window.out(poses.shape[1]) * window.out(poses.shape[2])
+    parent_entries = positions * out_caps * rows * out_dim
+    if any(n >= 1 << 31 for n in (poses.numel(), weight.numel(), parent_entries)):
         return "poses, transforms or parents have 2^31 entries or more"
     return ""
 
 
 def _check_kinds(poses: Tensor, weight: Tensor, window: Window | None) -> None:
-    """References and kernels take the same tensors, so neither casts what the other refuses."""
-    wanted = 3 if window is None else 5
-    if poses.dim() != wanted:
+    """Check shapes and types that references and kernels both need."""
+    if poses.dim() != (3 if window is None else 5):
         shape = "[B,I,D]" if window is None else "[B,H,W,I,D] with a window"
         raise TorchcapsError(f"poses have shape {list(poses.shape)}; routing needs {shape}.")
     if not poses.is_floating_point() or not weight.is_floating_point():
         raise TorchcapsError(
-            f"poses of {poses.dtype} and transforms of {weight.dtype}: routing needs floats."
+            f"poses are {poses.dtype}, transforms {weight.dtype}: routing needs floats."
         )
     if poses.dtype != weight.dtype and not torch.is_autocast_enabled(poses.device.type):
         raise TorchcapsError(
-            f"poses of {poses.dtype} and transforms of {weight.dtype}: give both one type, or use "
+            f"poses are {poses.dtype}, transforms {weight.dtype}: give both one type, or use "
             "torch.autocast."
         )
 
 
-def _fit(activations: Tensor, poses: Tensor) -> bool:
-    """Whether every image has activations of its own: one for each child, or one for all."""
-    wanted = poses.shape[:-1]
-    return activations.shape in (wanted, (*wanted[:-1], 1))
+def _fits(activations: Tensor, poses: Tensor) -> bool:
+    """True if every image has one activation for each child, or one for all children."""
+    shape = poses.shape[:-1]
+    return activations.shape in (shape, (*shape[:-1], 1))
 
 
 def use_kernel(
@@ -79,15 +78,15 @@ def use_kernel(
     window: Window | None,
     activations: Tensor | None = None,
 ) -> bool:
-    """Whether the fused step runs; `impl="triton"` on what it cannot do raises with the reason."""
+    """True if the fused step runs; `impl="triton"` raises with the reason if it cannot."""
     if impl not in ("auto", "reference", "triton"):
-        raise TorchcapsError(f"impl={impl!r}: it is auto, reference or triton.")
+        raise TorchcapsError(f"impl={impl!r} is not one of auto, reference, triton.")
     _check_kinds(poses, weight, window)
     children = poses.shape[-2] * (1 if window is None else window.kernel**2)
     check_sizes(children, poses.shape[-1], weight)
-    if activations is not None and not _fit(activations, poses):
+    if activations is not None and not _fits(activations, poses):
         raise TorchcapsError(
-            f"activations have shape {list(activations.shape)}; poses of {list(poses.shape)} need "
+            f"activations have shape {list(activations.shape)}; poses {list(poses.shape)} need "
             f"{list(poses.shape[:-1])}, or one for all children."
         )
     if impl == "reference" or (impl == "auto" and poses.device.type != "cuda"):
@@ -99,24 +98,24 @@ def use_kernel(
 
 
 class Sums(NamedTuple):
-    """What a step gives: sums over children, and how each shared itself out."""
+    """Result of a step: sums over children, and their coupling."""
 
     shares: Tensor
-    """[B,J], where children have activations"""
+    """[B,J]; empty without activations"""
     votes: Tensor
     """[B,J,E]"""
     squares: Tensor
-    """[B,J,E], where the score is Gaussian"""
+    """[B,J,E]; empty unless the score is Gaussian"""
     coupling: Tensor | None
     """[B,I,J] or [B,H',W',C,J] on request, without gradients"""
 
 
 class FusedStep:
-    """The step of the kernels on fixed poses and transforms.
+    """The fused step on fixed poses and transforms.
 
     poses [B,I,D], or [B,H,W,I,D] with a window; weight [N,J,D,E]; activations [B,I] or [B,H,W,I].
-    Each score returns sums over children: votes [B,J,E] (or [B,H',W',J,E]), and with activations
-    their shares too.
+    Returns sums over children: votes [B,J,E] (or [B,H',W',J,E]), and shares if there are
+    activations.
     """
 
     def __init__(
@@ -128,7 +127,7 @@ class FusedStep:
     ):
         device = poses.device.type
         self.dtype = poses.dtype
-        """The type of what a routing returns; sums are float32."""
+        """Type of a routing's outputs; sums are float32."""
         if torch.is_autocast_enabled(device):
             dtype = torch.get_autocast_dtype(device)
             poses, weight, self.dtype = poses.to(dtype), weight.to(dtype), torch.float32
@@ -144,14 +143,15 @@ class FusedStep:
         self.grid = (poses.shape[0], window.out(poses.shape[1]), window.out(poses.shape[2]))
         self.poses, self.weight, self.activations = poses, weight.to(poses.dtype), activations
         self.deterministic = torch.are_deterministic_algorithms_enabled()
-        if self.deterministic:  # children that share a transform would add in any order
-            self.weight = self._own(self.weight)
+        if self.deterministic:  # children that share a transform add gradients in random order
+            self.weight = self._unshare(self.weight)
 
-    def _own(self, tensor: Tensor) -> Tensor:
+    def _unshare(self, tensor: Tensor) -> Tensor:
+        """One copy of shared weights for each child."""
         return tensor.repeat(self.children // tensor.shape[0], *[1] * (tensor.dim() - 1))
 
     def _state(self, tensor: Tensor | None, *last: int) -> Tensor | None:
-        """A parent tensor in the shape that the kernels read."""
+        """Expand a parent tensor to the shape that the kernels read."""
         if tensor is None:
             return None
         tensor = tensor[:, None, None] if self.dense else tensor
@@ -168,7 +168,7 @@ class FusedStep:
         _, _, in_dim, out_dim = self.weight.shape
         size = self.poses.shape[-1] // in_dim * out_dim
         if self.deterministic and route_weight is not None and route_bias is not None:
-            route_weight, route_bias = self._own(route_weight), self._own(route_bias)
+            route_weight, route_bias = self._unshare(route_weight), self._unshare(route_bias)
         state = (self._state(query, size), self._state(precision, size), self._state(bias))
         return *state, route_weight, route_bias
 
@@ -183,13 +183,13 @@ class FusedStep:
         coupling: bool = False,
         across: bool = False,
     ) -> Sums:
-        """Sums over children; on request the shares that they were made with.
+        """Sums over children, with the coupling on request.
 
         across: a child's shares sum to one over the parents of all windows that see it.
         """
         uniform = score == "uniform"
         if uniform and not self.dense and self.weight.shape[0] == self.children:
-            return Sums(*self._convolve(), self._even() if coupling else None)
+            return Sums(*self._convolve(), self._uniform_coupling() if coupling else None)
         arguments = self._arguments(query, precision, bias, route_weight, route_bias)
         *sums, _, shares = torch.ops.torchcaps.step(
             self.poses, self.weight, self.activations, *arguments,
@@ -200,17 +200,19 @@ class FusedStep:
         )
         if not coupling:
             return Sums(mass, votes, squares, None)
-        return Sums(mass, votes, squares, self._even() if uniform else shares.mT.detach())
+        return Sums(
+            mass, votes, squares, self._uniform_coupling() if uniform else shares.mT.detach()
+        )
 
-    def _even(self) -> Tensor:
-        """The coupling of a uniform pass."""
+    def _uniform_coupling(self) -> Tensor:
+        """Coupling of a uniform pass."""
         parents = self.weight.shape[1]
         grid = self.grid[:1] if self.dense else self.grid
-        even = self.poses.new_full((1,), 1 / parents, dtype=torch.float32)
-        return even.expand(*grid, self.children, parents)
+        coupling = self.poses.new_full((1,), 1 / parents, dtype=torch.float32)
+        return coupling.expand(*grid, self.children, parents)
 
     def _convolve(self) -> tuple[Tensor, Tensor, Tensor]:
-        """The uniform pass over windows is a convolution of each row of the poses."""
+        """Uniform pass over windows, as a convolution of each row of the poses."""
         batch, height, width, types, dim = self.poses.shape
         _, out_caps, in_dim, out_dim = self.weight.shape
         kernel, stride, padding = self.window
@@ -219,8 +221,8 @@ class FusedStep:
         if self.activations is not None:
             active = self.activations.to(poses.dtype)
             poses = poses * active[..., None]
-            together = F.pad(active.float().sum(-1)[:, None], [padding] * 4)
-            pooled = F.avg_pool2d(together, kernel, stride, divisor_override=out_caps)
+            totals = F.pad(active.float().sum(-1)[:, None], [padding] * 4)
+            pooled = F.avg_pool2d(totals, kernel, stride, divisor_override=out_caps)
             mass = pooled.permute(0, 2, 3, 1).expand(-1, -1, -1, out_caps)
         table = poses.reshape(batch, height, width, types, rows, in_dim)
         images = table.permute(0, 4, 1, 2, 3, 5).reshape(batch * rows, height, width, -1)
@@ -243,14 +245,20 @@ def by_rows(
     *,
     activations: Tensor | None = None,
     per_row: Tensor | None = None,
-    together: int = 1,
-) -> tuple[Tensor, ...]:
-    """A reference on every window, so many rows at a time that their votes fit into the budget.
+    group: int = 1,
+    coupling: bool = True,
+) -> Any:
+    """Run a reference on every window, in chunks of rows whose votes fit into the budget.
 
     `route(poses [B,C,D], weight, activations [B,C] or None, per_row [B,...] or None)` -> tensors
-    [B,...]. With several parts each is computed again in the backward pass, so memory stays flat
-    there too. `together` rows that follow each other stay in one part, whatever the budget.
+    [B,...], the last one the coupling; `coupling=False` replaces it by None. With several chunks
+    the backward pass recomputes each, to limit memory there too. group: consecutive rows that stay
+    in one chunk, whatever the budget.
     """
+
+    def outputs_of(*inputs: Any) -> tuple[Tensor, ...]:
+        return route(*inputs) if coupling else route(*inputs)[:-1]
+
     grid = poses.shape[:1]
     if window is not None:
         poses = unfold(poses, window)
@@ -260,17 +268,19 @@ def by_rows(
             activations = unfold(activations[..., None], window).flatten(0, 2)[..., 0]
     pose_bytes = poses.shape[-1] // weight.shape[2] * weight.shape[3] * max(4, poses.element_size())
     rows = budget // max(1, poses.shape[1] * weight.shape[1] * pose_bytes)
-    rows = max(1, rows // together) * together
-    if torch.compiler.is_exporting() or rows >= poses.shape[0]:  # a batch of any size, in one part
-        found = route(poses, weight, activations, per_row)
+    rows = max(1, rows // group) * group
+    if torch.compiler.is_exporting() or rows >= poses.shape[0]:  # exports take any batch at once
+        outputs = outputs_of(poses, weight, activations, per_row)
     else:
-        parts = poses.split(rows)
-        none = [None] * len(parts)
-        actives = none if activations is None else activations.split(rows)
-        others = none if per_row is None else per_row.split(rows)
-        pieces = [
-            checkpoint(route, part, weight, active, other, use_reentrant=False)
-            for part, active, other in zip(parts, actives, others, strict=True)
+        chunks = poses.split(rows)
+        empty = [None] * len(chunks)
+        actives = empty if activations is None else activations.split(rows)
+        states = empty if per_row is None else per_row.split(rows)
+        results = [
+            checkpoint(outputs_of, chunk, weight, active, state, use_reentrant=False)
+            for chunk, active, state in zip(chunks, actives, states, strict=True)
         ]
-        found = tuple(torch.cat(t) for t in zip(*pieces, strict=True))
-    return tuple(t.unflatten(0, grid) for t in found) if window is not None else found
+        outputs = tuple(torch.cat(t) for t in zip(*results, strict=True))
+    if window is not None:
+        outputs = tuple(t.unflatten(0, grid) for t in outputs)
+    return outputs if coupling else (*outputs, None)

@@ -1,9 +1,9 @@
-"""No routing: every child gives each of the J parents the same share (`robustness`: "NoR").
+"""Uniform routing: every child gives each of the J parents the same share (`robustness`: "NoR").
 
     s_j = sum_i vote_ij / J        v_j = squash(s_j)
 
-It is one iteration of dynamic routing. Differs from the paper: nothing; the paper prints no formula
-for it, and 1/J is what dynamic routing starts with.
+It is one iteration of dynamic routing. The paper prints no formula; 1/J is the initial coupling of
+dynamic routing.
 """
 
 import torch
@@ -18,7 +18,7 @@ from torchcaps.routing.window import Window
 def uniform_routing_reference(
     poses: Tensor, weight: Tensor, squash: bool = True
 ) -> tuple[Tensor, Tensor]:
-    """The sum is linear, so no vote is ever formed.
+    """Uniform routing by the formula above. The sum is linear, so it needs no votes.
 
     poses [B,I,D], weight [I,J,D,E] -> poses [B,J,E], coupling [B,I,J]
     """
@@ -42,22 +42,20 @@ def uniform_routing(
     impl: Impl = "auto",
     budget: int = MEMORY_BUDGET,
 ) -> tuple[Tensor, Tensor | None]:
-    """Uniform coupling; `num_iters` is there for the other routings and changes nothing.
+    """Uniform routing; accepts and ignores `num_iters`, for the signature of the other routings.
 
     Shapes and the other arguments as in `dynamic_routing`.
     """
     del num_iters
-    shared = weight.shape[0] == 1 and window is None  # then it is a sum and one small product
+    shared = weight.shape[0] == 1 and window is None  # a sum and one small product
     fused = use_kernel(impl, poses, weight, window)
     if not fused or (shared and impl != "triton"):
 
         def route(poses: Tensor, weight: Tensor, *_: None) -> tuple[Tensor, ...]:
-            found = uniform_routing_reference(poses, weight, squash)
-            return found if coupling else found[:1]
+            return uniform_routing_reference(poses, weight, squash)
 
-        parents, *shares = by_rows(route, poses, weight, window, budget)
-        return parents, shares[0] if shares else None
+        return by_rows(route, poses, weight, window, budget, coupling=coupling)
     step = FusedStep(poses, weight, window=window)
-    found = step.sums("uniform", coupling=coupling)
-    parents = squash_vectors(found.votes) if squash else found.votes
-    return parents.to(step.dtype), found.coupling
+    sums = step.sums("uniform", coupling=coupling)
+    parents = squash_vectors(sums.votes) if squash else sums.votes
+    return parents.to(step.dtype), sums.coupling

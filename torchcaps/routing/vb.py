@@ -1,7 +1,7 @@
 """Variational Bayes routing (Ribeiro, Leontidis, Kollias: Capsule Routing via VB, 2020).
 
 A mixture of parents with Gaussian-Wishart posteriors over diagonal precisions, in place of EM's
-point estimates, so that no parent's variance can collapse:
+point estimates, so the variance of a parent cannot collapse:
 
     R_ij = r_ij a_i;  N_j = sum_i R_ij;  mean_j, scatter_j of votes under R_ij
     alpha_j = alpha_0 + N_j;  kappa_j = kappa_0 + N_j;  nu_j = nu_0 + N_j
@@ -10,16 +10,15 @@ point estimates, so that no parent's variance can collapse:
     logit_ij = E log pi_j + 1/2 E log |Lambda_j| - 1/2 (D/kappa_j + nu_j psi_j (vote_ij - m_j)^2)
     a_j = sigmoid(beta_a - (beta_u + exp(E log pi_j) H_j)), H_j the Gaussian's entropy
 
-Where windows overlap, r_i is normalised over the types of every window that sees child i, as in
-the authors' code since February 2020, which also has E log pi in the numerator since then; before,
-each window normalised by itself (`compete="window"`) and E log pi stood in the denominator alone.
-E log pi is taken over the types of one place, there and here.
+If windows overlap, r_i is normalized over the types of every window that sees child i. The authors'
+code does so since February 2020, with E log pi in the numerator; before, each window normalized by
+itself (`compete="window"`) and E log pi was in the denominator only. E log pi is computed over the
+types of one position, in both implementations.
 
-Differs from the authors' code: it sends poses and the activation's logit through BatchNorm without
-a gain or bias, and neither is here; its first r is 1/J in every window, where here it is 1/(J n)
-for a child of n windows, so that it sums to one from the beginning; it sums exponentials, floored
-at 1e-8, where here it is a logarithm. m_0 = 0, psi_0 = 1, kappa_0 = 1 and nu_0 = D + 1 are its
-defaults. Reference only, no kernel.
+Differs from the authors' code: no BatchNorm (without gain or bias) on poses and activation logits;
+the first r is 1/(J n) for a child of n windows, so that it sums to one, instead of 1/J in every
+window; a log-sum-exp instead of a sum of exponentials floored at 1e-8. m_0 = 0, psi_0 = 1,
+kappa_0 = 1 and nu_0 = D + 1 are the authors' defaults. Reference only, no kernel.
 """
 
 import math
@@ -28,13 +27,17 @@ import torch
 from torch import Tensor
 
 from torchcaps.errors import TorchcapsError
+from torchcaps.routing.competition import (
+    Compete,
+    Competition,
+    assign,
+    find_competition,
+    first_assignments,
+    moments,
+)
 from torchcaps.routing.dynamic import check_iterations
-from torchcaps.routing.em import first_assignments
-from torchcaps.routing.rivals import Compete, Rivals, find_rivals
 from torchcaps.routing.step import MEMORY_BUDGET, Impl, by_rows, use_kernel
 from torchcaps.routing.window import Window, form_votes
-
-EPS = 1e-8
 
 
 def vb_routing_reference(
@@ -47,17 +50,19 @@ def vb_routing_reference(
     *,
     alpha0: float = 1.0,
     kappa0: float = 1.0,
-    rivals: Rivals | None = None,
+    competition: Competition | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """poses [B,I,D], activations [B,I], weight [I,J,D,E], beta_u [J], beta_a [J]
+    """Variational Bayes routing by the formula above; stores all votes.
+
+    poses [B,I,D], activations [B,I], weight [I,J,D,E], beta_u [J], beta_a [J]
     -> poses [B,J,E], activations [B,J], coupling [B,I,J]
 
-    rivals: B are the windows of whole images, and those of an image compete for their children.
+    competition: rows are the windows of whole images; those of an image compete for their children.
     """
     check_iterations(num_iters)
     votes = form_votes(poses, weight)
     with torch.autocast(votes.device.type, enabled=False):
-        return _iterate(votes, activations, beta_u, beta_a, num_iters, alpha0, kappa0, rivals)
+        return _iterate(votes, activations, beta_u, beta_a, num_iters, alpha0, kappa0, competition)
 
 
 def _iterate(
@@ -68,26 +73,22 @@ def _iterate(
     num_iters: int,
     alpha0: float,
     kappa0: float,
-    rivals: Rivals | None,
+    competition: Competition | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     dtype = votes.dtype
     votes = votes if dtype == torch.float64 else votes.float()
     dim = votes.shape[-1]
     nu0 = dim + 1.0
-    r = first_assignments(votes, rivals)
+    r = first_assignments(votes, competition)
     mean = psi = nu = kappa = log_pi = log_det = votes  # set by the first pass
     halves = torch.arange(dim, device=votes.device, dtype=votes.dtype) / 2
     for t in range(num_iters):
         if t > 0:
-            far = (nu[..., None] * psi)[:, None] * (votes - mean[:, None]).square()
+            distances = (nu[..., None] * psi)[:, None] * (votes - mean[:, None]).square()
             logits = log_pi + 0.5 * log_det - 0.5 * dim / kappa
-            logits = logits[:, None] - 0.5 * far.sum(-1)
-            r = logits.softmax(-1) if rivals is None else rivals.assign(logits)
-        assigned = r * activations[..., None]
-        mass = assigned.sum(1)
+            r = assign(logits[:, None] - 0.5 * distances.sum(-1), competition)
+        mass, average, scatter = moments(votes, r, activations)
         alpha, kappa, nu = alpha0 + mass, kappa0 + mass, nu0 + mass
-        average = torch.einsum("bij,bije->bje", assigned, votes) / (mass[..., None] + EPS)
-        scatter = torch.einsum("bij,bije->bje", assigned, (votes - average[:, None]).square())
         mean = average * (mass / kappa)[..., None]
         psi = 1 / (1 + scatter + (kappa0 * mass / kappa)[..., None] * average.square())
         log_pi = torch.digamma(alpha) - torch.digamma(alpha.sum(-1, keepdim=True))
@@ -118,19 +119,17 @@ def vb_routing(
     """Variational Bayes routing; shapes as in `em_routing`."""
     if impl == "triton":
         raise TorchcapsError("impl='triton': variational Bayes routing has a reference only.")
-    use_kernel(
+    use_kernel(  # for its checks
         "reference" if impl == "auto" else impl, poses, weight, window, activations
-    )  # checks
-    rivals = find_rivals(compete, poses, window)
+    )
+    competition = find_competition(compete, poses, window)
 
     def route(poses: Tensor, weight: Tensor, activations: Tensor, _) -> tuple[Tensor, ...]:
-        found = vb_routing_reference(
-            poses, activations, weight, beta_u, beta_a, num_iters, rivals=rivals
+        return vb_routing_reference(
+            poses, activations, weight, beta_u, beta_a, num_iters, competition=competition
         )
-        return found if coupling else found[:2]
 
-    together = 1 if rivals is None else rivals.windows
-    mean, active, *shares = by_rows(
-        route, poses, weight, window, budget, activations=activations, together=together
-    )
-    return mean, active, shares[0] if shares else None
+    return by_rows(
+        route, poses, weight, window, budget, activations=activations, coupling=coupling,
+        group=1 if competition is None else competition.windows,
+    )  # fmt: skip

@@ -11,7 +11,7 @@ from torchcaps.errors import TorchcapsError
 
 @dataclass(frozen=True)
 class Window:
-    """Which children a parent sees: K x K positions of the grid below, every `stride` positions."""
+    """Children of a parent: K x K positions of the grid below, every `stride` positions."""
 
     kernel: int = 3
     stride: int = 1
@@ -19,10 +19,12 @@ class Window:
 
     def __post_init__(self):
         if self.kernel < 1 or self.stride < 1 or self.padding < 0:
-            raise TorchcapsError(f"{self}: kernel and stride are at least 1, padding at least 0.")
+            raise TorchcapsError(
+                f"{self}: give a kernel and stride of at least 1, padding of at least 0."
+            )
 
     def out(self, side: int) -> int:
-        """Side of the parents' grid."""
+        """Side of the parents' grid for a children's grid of this side."""
         size = (side + 2 * self.padding - self.kernel) // self.stride + 1
         if size < 1:
             raise TorchcapsError(f"{self} does not fit on a grid of side {side}.")
@@ -30,25 +32,25 @@ class Window:
 
 
 def unfold(grid: Tensor, window: Window) -> Tensor:
-    """The children of every window; positions outside the grid are zero.
+    """Children of every window; positions outside the grid are zero.
 
     grid [B,H,W,I,D] -> [B,H',W',K*K*I,D], children ordered by (row, column, type)
     """
     k, s, p = window.kernel, window.stride, window.padding
-    _ = window.out(grid.shape[1]), window.out(grid.shape[2])  # says so if it does not fit
+    _ = window.out(grid.shape[1]), window.out(grid.shape[2])  # raises if the window does not fit
     padded = F.pad(grid, (0, 0, 0, 0, p, p, p, p))
-    views = padded.unfold(1, k, s).unfold(2, k, s)  # [B,H',W',I,D,K,K]
-    return views.permute(0, 1, 2, 5, 6, 3, 4).flatten(3, 5)
+    windows = padded.unfold(1, k, s).unfold(2, k, s)  # [B,H',W',I,D,K,K]
+    return windows.permute(0, 1, 2, 5, 6, 3, 4).flatten(3, 5)
 
 
 def form_votes(poses: Tensor, weight: Tensor) -> Tensor:
-    """What each child thinks that each parent's pose is.
+    """Votes: each child's prediction of each parent's pose.
 
     poses [B,I,R*D], weight [N,J,D,E] -> votes [B,I,J,R*E]
 
-    R=1: vectors; otherwise the pose is a matrix of R rows, times the transform. Child i uses
-    transform i modulo N: N=I gives each its own, N=1 shares one, and a number of types between
-    them shares over positions.
+    R=1: vector poses; otherwise the pose is a matrix of R rows, multiplied by the transform. Child
+    i uses transform i modulo N: N=I is one transform per child, N=1 one for all, and a number of
+    types between them shares transforms over positions.
     """
     batch, in_caps, dim = poses.shape
     num, out_caps, in_dim, out_dim = weight.shape
@@ -65,39 +67,39 @@ def check_sizes(in_caps: int, dim: int, weight: Tensor) -> None:
         raise TorchcapsError(f"weight has shape {list(weight.shape)}; routing needs [I,J,D,E].")
     if in_caps % weight.shape[0]:
         raise TorchcapsError(
-            f"{weight.shape[0]} transforms for {in_caps} children: give one for each child, or a "
-            "number that divides them."
+            f"{weight.shape[0]} transforms for {in_caps} children: give one per child, or a number "
+            "that divides the children."
         )
     if dim % weight.shape[2]:
         raise TorchcapsError(
-            f"Poses of {dim} entries do not split into rows of {weight.shape[2]}, which is what "
-            f"the transforms take (weight {list(weight.shape)})."
+            f"Poses of {dim} entries do not split into rows of {weight.shape[2]}, the input size "
+            f"of the transforms (weight {list(weight.shape)})."
         )
 
 
 def add_coordinates(poses: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Votes that also carry where their child stands (EM's coordinate addition).
+    """Add the child's position to its votes (EM's coordinate addition).
 
     poses [B,H,W,I,R*D], weight [N,J,D,E] -> the same with a larger D
 
-    The row and column, in [0,1], are added to the first two entries of the last column of a matrix
-    vote, or to the first two entries of a vector vote. It is done by entries of the pose that meet
-    a one in the transform, so every routing and kernel has it for free.
+    Row and column, in [0,1], are added to the first two entries of the last column of a matrix
+    vote, or to the first two entries of a vector vote. They are extra entries of the pose that meet
+    ones in the transform, so every routing and kernel supports them.
     """
     batch, height, width, types, dim = poses.shape
     num, out_caps, in_dim, out_dim = weight.shape
     rows = dim // in_dim
     y = (torch.arange(height, device=poses.device, dtype=poses.dtype) + 0.5) / height
     x = (torch.arange(width, device=poses.device, dtype=poses.dtype) + 0.5) / width
-    place = torch.stack(torch.meshgrid(y, x, indexing="ij"), -1)
+    position = torch.stack(torch.meshgrid(y, x, indexing="ij"), -1)
     if rows == 1:
-        extra = place[:, :, None, None, :].expand(height, width, types, 1, 2)
+        extra = position[:, :, None, None, :].expand(height, width, types, 1, 2)
         ones = torch.eye(2, out_dim, device=poses.device, dtype=weight.dtype)
     else:
-        extra = F.pad(place, (0, rows - 2))[:, :, None, :, None].expand(-1, -1, types, -1, 1)
+        extra = F.pad(position, (0, rows - 2))[:, :, None, :, None].expand(-1, -1, types, -1, 1)
         ones = F.one_hot(torch.tensor([out_dim - 1], device=poses.device), out_dim)
         ones = ones.to(weight.dtype)
     table = poses.reshape(batch, height, width, types, rows, in_dim)
     table = torch.cat([table, extra.expand(batch, *extra.shape)], -1).flatten(-2)
-    more = ones.expand(num, out_caps, *ones.shape)
-    return table, torch.cat([weight, more], 2)
+    ones = ones.expand(num, out_caps, *ones.shape)
+    return table, torch.cat([weight, ones], 2)

@@ -1,24 +1,24 @@
-// What panels do with an answer's tensors.
+// Helpers for panels: parts of tensors, buttons and sliders.
 
 import { make } from "./draw.js";
 
 export const argmax = (values) => values.reduce((best, v, n) => (v > values[best] ? n : best), 0);
-export const said = (side, n) => side.about.classes[n] ?? String(n);
+export const className = (side, n) => side.about.classes[n] ?? String(n);
 
-/** One of several: the numbers of the n-th along the first axis. */
+/** The n-th row of a tensor along its first axis. */
 export const per = (tensor, n) => {
   const size = tensor.data.length / tensor.shape[0];
   return tensor.data.subarray(n * size, (n + 1) * size);
 };
 
-/** A button that goes on by one. */
+/** A button with a label and a click handler. */
 export function step(text, label, go) {
   const button = make("button", { type: "button", "aria-label": label }, text);
   button.addEventListener("click", go);
   return button;
 }
 
-/** A slider with its name before it and its value behind it. */
+/** A slider between its name and its value. */
 export function slider(name, { min, max, step: by, value, text, change }) {
   const input = make("input", { type: "range", min, max, step: by, value, "aria-label": name });
   const output = make("output", {}, text(Number(value)));

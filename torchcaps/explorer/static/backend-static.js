@@ -1,11 +1,11 @@
-// The same answers without a server: ONNX graphs, run here by onnxruntime-web.
+// The functions of backend.js without a server: ONNX graphs, run in the page by onnxruntime-web.
 
 import { unpack } from "./tensors.js";
 
-/** A sentence, as the server's. */
+/** An error with its message and status, as in backend.js. */
 export class Refused extends Error {
-  constructor(/** @type {string} */ sentence, /** @type {number} */ status) {
-    super(sentence);
+  constructor(/** @type {string} */ message, /** @type {number} */ status) {
+    super(message);
     this.status = status;
   }
 }
@@ -13,11 +13,11 @@ export class Refused extends Error {
 const inside = document.getElementById("files");
 const packed = inside ? JSON.parse(inside.textContent) : null;
 
-/** A file of this page: packed into it, or beside it. */
+/** A file of this page: embedded in the page, or in its folder. */
 async function file(/** @type {string} */ name) {
   if (!packed) {
     const answer = await fetch(name);
-    if (!answer.ok) throw new Refused(`${name} is missing beside this page.`, answer.status);
+    if (!answer.ok) throw new Refused(`${name} is missing in the folder of this page.`, answer.status);
     return answer.arrayBuffer();
   }
   const bytes = Uint8Array.from(atob(packed[name]), (letter) => letter.charCodeAt(0));
@@ -34,7 +34,7 @@ const manifest = once(async () => JSON.parse(new TextDecoder().decode(await file
 
 const runtime = once(async () => {
   const ort = await import("./runtime/ort.wasm.bundle.min.mjs");
-  ort.env.wasm.numThreads = 1; // more would need headers that a plain host does not send
+  ort.env.wasm.numThreads = 1; // more threads need headers that a plain web server does not send
   ort.env.wasm.wasmBinary = await file("runtime/ort-wasm-simd-threaded.wasm");
   return ort;
 });
@@ -48,7 +48,7 @@ const keep = (name, make) => {
 
 async function place(id) {
   const all = await manifest(), number = all.findIndex((m) => m.id === id);
-  if (number < 0) throw new Refused("There is no such run.", 404);
+  if (number < 0) throw new Refused(`Unknown run ${id}.`, 404);
   return { model: all[number], folder: `models/${number}` };
 }
 
@@ -60,22 +60,22 @@ const session = (folder, question) => keep(`${folder}/${question}`, async () => 
   return ort.InferenceSession.create(new Uint8Array(graph), { externalData });
 });
 
-let turn = Promise.resolve(); // one at a time: there is one thread
+let turn = Promise.resolve(); // one run at a time: there is only one thread
 
-/** Adam on an image's latent numbers, as the server's search does it: of each step the best so far. */
+/** Free-form inference by Adam, as on the server: after each step the best result so far. */
 async function searched(ask, image, steps = 30, rate = 0.01) {
   const { flat, ...frame } = await ask("steps-start", { image });
   const size = flat.data.length, mean = new Float64Array(size), square = new Float64Array(size);
   const now = { shape: flat.shape, data: Float32Array.from(flat.data) }, curve = [], drawn = [], coloured = [];
   let best = null;
   for (let step = 0; step <= steps; step++) {
-    const found = await ask("steps-next", { image, flat: now, ...frame });
-    if (!best || found.height.data[0] > best.height.data[0]) best = found;
+    const result = await ask("steps-next", { image, flat: now, ...frame });
+    if (!best || result.height.data[0] > best.height.data[0]) best = result;
     curve.push(best.height.data[0]);
     drawn.push(best.drawn);
     coloured.push(best.coloured);
     for (let n = 0; n < size; n++) {
-      const slope = -found.slope.data[n];
+      const slope = -result.slope.data[n];
       mean[n] = 0.9 * mean[n] + 0.1 * slope;
       square[n] = 0.999 * square[n] + 0.001 * slope * slope;
       now.data[n] -= (rate * mean[n]) / (1 - 0.9 ** (step + 1)) / (Math.sqrt(square[n] / (1 - 0.999 ** (step + 1))) + 1e-8);
@@ -103,21 +103,21 @@ export const backend = {
       count: all.count,
     };
   },
-  ask: async (id, question, given) => {
-    if (question === "steps") return searched((name, more) => backend.ask(id, name, more), given.image);
+  ask: async (id, question, inputs) => {
+    if (question === "steps") return searched((name, more) => backend.ask(id, name, more), inputs.image);
     const { model, folder } = await place(id);
     const made = await session(folder, question), ort = await runtime();
     const feeds = {};
-    for (const [name, { shape, data }] of Object.entries(given)) feeds[name] = new ort.Tensor("float32", data, shape);
+    for (const [name, { shape, data }] of Object.entries(inputs)) feeds[name] = new ort.Tensor("float32", data, shape);
     if (question === "hide") {
-      const hidden = given.hidden.data, all = hidden.every((v) => v > 0.5);
+      const hidden = inputs.hidden.data, all = hidden.every((v) => v > 0.5);
       const rows = [...hidden.keys()].filter((n) => all || hidden[n] <= 0.5);
-      if (all) feeds.hidden = new ort.Tensor("float32", new Float32Array(hidden.length), given.hidden.shape);
+      if (all) feeds.hidden = new ort.Tensor("float32", new Float32Array(hidden.length), inputs.hidden.shape);
       feeds.rows = new ort.Tensor("int64", BigInt64Array.from(rows, BigInt), [1, rows.length]);
     }
-    const found = await (turn = turn.catch(() => {}).then(() => made.run(feeds)));
+    const result = await (turn = turn.catch(() => {}).then(() => made.run(feeds)));
     return Object.fromEntries(model.graphs[question].outputs.map((name) => {
-      const { dims, data } = found[name];
+      const { dims, data } = result[name];
       return [name, { shape: [...dims], data: data instanceof BigInt64Array ? Float32Array.from(data, Number) : data }];
     }));
   },
@@ -127,7 +127,7 @@ export const backend = {
     try {
       bitmap = await createImageBitmap(blob);
     } catch {
-      throw new Refused("This: not an image that this browser reads.", 422);
+      throw new Refused("This file is not an image that the browser can read.", 422);
     }
     const canvas = new OffscreenCanvas(width, height), context = canvas.getContext("2d");
     const scale = Math.max(width / bitmap.width, height / bitmap.height);
@@ -142,9 +142,9 @@ export const backend = {
     }
     return { shape: [channels, height, width], data };
   },
-  curve: async (id, kind, told) => {
-    const { model } = await place(id), found = model.curves[kind] ?? { x: [], y: [] };
-    setTimeout(() => told({ state: "done", total: found.x.length, ...found }), 0);
+  curve: async (id, kind, report) => {
+    const { model } = await place(id), points = model.curves[kind] ?? { x: [], y: [] };
+    setTimeout(() => report({ state: "done", total: points.x.length, ...points }), 0);
     return () => {};
   },
 };

@@ -1,11 +1,11 @@
-// The server's answers; a page without a server has another file with the same functions.
+// Requests to the server. An exported page has backend-static.js with the same functions.
 
 import { pack, unpack } from "./tensors.js";
 
-/** A sentence of the server, and whether asking again may help. */
+/** An error with its message and HTTP status; status 0: the server is not reachable. */
 export class Refused extends Error {
-  constructor(/** @type {string} */ sentence, /** @type {number} */ status) {
-    super(sentence);
+  constructor(/** @type {string} */ message, /** @type {number} */ status) {
+    super(message);
     this.status = status;
   }
 }
@@ -21,8 +21,8 @@ async function call(/** @type {string} */ path, /** @type {RequestInit} */ optio
     throw new Refused("The explorer does not answer. Is it still running?", 0);
   }
   if (!answer.ok) {
-    const said = await answer.json().catch(() => ({ error: `Error ${answer.status}.` }));
-    throw new Refused(said.error, answer.status);
+    const body = await answer.json().catch(() => ({ error: `Error ${answer.status}.` }));
+    throw new Refused(body.error, answer.status);
   }
   return answer;
 }
@@ -43,15 +43,15 @@ export const backend = {
     const options = { method: "POST", body: file, headers: binary };
     return unpack(await (await call(`${run(id)}/image`, options)).arrayBuffer()).image;
   },
-  /** A curve in the background: each step is told; the function that comes back cancels it. */
-  curve: async (/** @type {string} */ id, /** @type {string} */ kind, told) => {
-    const words = new URLSearchParams({ run: id, transformation: kind });
-    const { job } = await (await call(`api/jobs?${words}`, { method: "POST" })).json();
+  /** Start an accuracy curve; `report` gets its status at each point. Returns a function that cancels it. */
+  curve: async (/** @type {string} */ id, /** @type {string} */ kind, report) => {
+    const query = new URLSearchParams({ run: id, transformation: kind });
+    const { job } = await (await call(`api/jobs?${query}`, { method: "POST" })).json();
     const events = new EventSource(`api/jobs/${job}`);
     events.onmessage = (event) => {
-      const said = JSON.parse(event.data);
-      if (!["waiting", "running"].includes(said.state)) events.close();
-      told(said);
+      const status = JSON.parse(event.data);
+      if (!["waiting", "running"].includes(status.state)) events.close();
+      report(status);
     };
     events.onerror = () => events.close();
     return () => {

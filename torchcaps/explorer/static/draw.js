@@ -1,4 +1,4 @@
-// Pixels on a canvas; bars, lines and graphs as SVG with a sentence each.
+// Charts: pixels on a canvas; bars, lines, matrices and graphs as SVG with a text description.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -14,7 +14,7 @@ export function make(/** @type {string} */ tag, attributes = {}, ...children) {
   return element;
 }
 
-/** [C,H,W] in [0,1] as it is; `diverging`: from blue through white to orange, -1 to 1. */
+/** Image [C,H,W] in [0,1] on a canvas; `diverging`: -1 to 1 from blue through white to orange. */
 export function pixels(/** @type {HTMLCanvasElement} */ canvas, data, shape, diverging = false) {
   const [channels, height, width] = shape;
   canvas.width = width;
@@ -41,7 +41,7 @@ function divergent(value) {
 const VIRIDIS = ["440154", "481a6c", "472f7d", "414487", "39568c", "31688e", "2a788e", "23888e",
   "1f988b", "22a884", "35b779", "54c568", "7ad151", "a5db36", "d2e21b", "fde725"];
 
-/** [H,W] as a heat map over a grey image, both stretched over one square. */
+/** Heat map [H,W] over a gray image, both scaled to a square. */
 export function heat(/** @type {HTMLCanvasElement} */ canvas, map, shape, image, most) {
   const side = 84;
   canvas.width = canvas.height = side;
@@ -53,18 +53,18 @@ export function heat(/** @type {HTMLCanvasElement} */ canvas, map, shape, image,
     for (let x = 0; x < side; x++) {
       const value = map[Math.floor((y * rows) / side) * columns + Math.floor((x * columns) / side)];
       const at = Math.floor((y * height) / side) * width + Math.floor((x * width) / side);
-      let grey = 0;
-      for (let k = 0; k < channels; k++) grey += image.data[k * height * width + at] / channels;
+      let gray = 0;
+      for (let k = 0; k < channels; k++) gray += image.data[k * height * width + at] / channels;
       const stop = VIRIDIS[Math.min(15, Math.max(0, Math.floor((15.99 * value) / (most || 1))))];
       const rgb = [0, 2, 4].map((k) => parseInt(stop.slice(k, k + 2), 16));
-      out.data.set([...rgb.map((c) => 0.6 * c + 0.4 * 255 * grey), 255], 4 * (y * side + x));
+      out.data.set([...rgb.map((c) => 0.6 * c + 0.4 * 255 * gray), 255], 4 * (y * side + x));
     }
   }
   context.putImageData(out, 0, 0);
   return canvas;
 }
 
-/** Values on a grid as colours, as many pixels as values. */
+/** Values on a grid as colors, one pixel each. */
 export function swatch(/** @type {HTMLCanvasElement} */ canvas, values, [rows, columns], most) {
   canvas.width = columns;
   canvas.height = rows;
@@ -77,7 +77,7 @@ export function swatch(/** @type {HTMLCanvasElement} */ canvas, values, [rows, c
   return canvas;
 }
 
-/** Horizontal bars from 0 to 1; the chosen one is outlined, the true class has a dot. */
+/** Horizontal bars from 0 to 1; `chosen` has an outline, `truth` has a dot. */
 export function bars(names, values, { colour, truth = -1, chosen = -1, sentence, onChoose, letters = 9, small = false, shown = (v) => v.toFixed(2) }) {
   const high = 20, left = small ? 52 : 29 + 7 * letters, wide = small ? 84 : 290;
   const height = high * names.length + 4;
@@ -110,11 +110,11 @@ export function bars(names, values, { colour, truth = -1, chosen = -1, sentence,
 export const shorten = (/** @type {string} */ text, most = 9) =>
   text.length > most ? `${text.slice(0, most - 1)}…` : text;
 
-/** Okabe and Ito's colours, which most eyes tell apart, in light and in dark. */
+/** The color-blind safe palette of Okabe and Ito. */
 export const PALETTE = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a68c9", "#8c6d31"];
 const DASHES = ["none", "7 4", "7 3 2 3", "2 3"];
 
-/** Round numbers between two, four to ten of them. */
+/** Four to ten round numbers between two limits. */
 function round(low, high) {
   const size = 10 ** Math.floor(Math.log10((high - low) / 4));
   const by = [5, 2.5, 2, 1].map((k) => k * size).find((step) => (high - low) / step >= 4) ?? size;
@@ -164,7 +164,7 @@ export function lines(series, { xlabel, ylabel, sentence, cursor = null, yrange 
   return svg;
 }
 
-/** A table as colours, from 0 to `most`; `written`: with its numbers. values: [[…]] */
+/** A matrix as colors, from 0 to `most`; `written`: with its numbers. values: [[…]] */
 export function matrix(values, { rows, columns, xlabel, ylabel, sentence, most = null, written = false, onChoose = null }) {
   const cell = written ? 26 : Math.max(9, Math.min(26, Math.floor(400 / columns.length))), high = written ? 26 : Math.min(cell, 18);
   const left = 32 + 7 * Math.max(...rows.map((r) => r.length)), top = 8, under = written ? 20 + 7 * Math.max(...columns.map((c) => c.length)) : 22;
@@ -181,7 +181,7 @@ export function matrix(values, { rows, columns, xlabel, ylabel, sentence, most =
     svg.append(box);
     if (!written || !(value >= 0.5)) return;
     const text = make("svg:text", { x: left + cell * (c + 0.5), y: top + high * (r + 0.5) + 4, "text-anchor": "middle" }, value.toFixed(0));
-    text.style.fill = share > 0.5 ? "#fff" : "#000"; // on the cell, whatever the page's colours
+    text.style.fill = share > 0.5 ? "#fff" : "#000"; // independent of the page's theme
     svg.append(text);
   }));
   rows.forEach((name, r) => svg.append(make("svg:text", { x: left - 6, y: top + high * (r + 0.5) + 4, "text-anchor": "end" }, name)));
@@ -235,16 +235,16 @@ export function graph(columns, edges, { colour, sentence, onPart }) {
   return svg;
 }
 
-/** A table for whoever reads rather than sees. */
+/** A table of text. */
 export function table(head, rows) {
   const body = rows.map((cells) => make("tr", {}, ...cells.map((c, n) => make("td", { class: n ? "number" : "" }, String(c)))));
   return make("div", { class: "scroll" }, make("table", {}, make("tr", {}, ...head.map((h) => make("th", {}, h))), ...body));
 }
 
-export function picture(data, shape, caption, size = 84, diverging = false, said = true) {
+export function picture(data, shape, caption, size = 84, diverging = false, captioned = true) {
   const canvas = pixels(make("canvas", { class: "pixels", role: "img", "aria-label": caption }), data, shape, diverging);
   canvas.style.width = `${size}px`;
-  if (!said) return canvas;
+  if (!captioned) return canvas;
   const figure = make("figure", {}, canvas, make("figcaption", {}, caption));
   figure.style.maxWidth = `${Math.max(size, 80)}px`;
   return figure;

@@ -1,4 +1,4 @@
-// The page: state in the address, the image and its transformations, two models side by side.
+// The page: state in the URL, the image and its transformations, two models side by side.
 
 import { backend } from "./backend.js";
 import { lines, make, pixels, table } from "./draw.js";
@@ -10,12 +10,12 @@ import { transformed } from "./warp.js";
 const $ = (/** @type {string} */ id) => document.getElementById(id);
 const calm = matchMedia("(prefers-reduced-motion: reduce)");
 const SLIDERS = [
-  ["rot", "turn", -180, 180, 1, (v) => `${v.toFixed(0)}°`],
+  ["rot", "rotation", -180, 180, 1, (v) => `${v.toFixed(0)}°`],
   ["sc", "scale", 0.4, 1.8, 0.02, (v) => v.toFixed(2)],
   ["sh", "shear", -1, 1, 0.02, (v) => v.toFixed(2)],
-  ["x", "right", -14, 14, 0.5, (v) => `${v} px`],
-  ["y", "down", -14, 14, 0.5, (v) => `${v} px`],
-  ["oc", "hide middle", 0, 1, 0.02, (v) => `${Math.round(100 * v)} %`],
+  ["x", "shift x", -14, 14, 0.5, (v) => `${v} px`],
+  ["y", "shift y", -14, 14, 0.5, (v) => `${v} px`],
+  ["oc", "occlusion", 0, 1, 0.02, (v) => `${Math.round(100 * v)} %`],
   ["no", "noise", 0, 1, 0.02, (v) => v.toFixed(2)],
 ];
 const CURVES = { rot: "rotation", sc: "scale", sh: "shear_x", x: "shift_x", y: "shift_y" };
@@ -25,7 +25,7 @@ const page = {
   state: readHash(location.hash),
   runs: [],
   images: null, // {start, tensors}
-  picture: null, // a drawing or a file, in place of a test image
+  picture: null, // a drawing or a file, instead of a test image
   drawing: false,
   place: null,
   curves: { a: null, b: null },
@@ -42,20 +42,20 @@ const page = {
     return side.about.classes.indexOf(own.classes[label]);
   },
 
-  /** Where the two disagree, in words. */
+  /** What both models predict, as a sentence. */
   verdict() {
-    const told = Object.values(page.sides).filter((s) => s.about && s.says !== null);
-    if (!told.length) return void ($("verdict").textContent = "");
+    const sides = Object.values(page.sides).filter((s) => s.about && s.predicted !== null);
+    if (!sides.length) return void ($("verdict").textContent = "");
     const { rot } = page.state;
-    const first = rot ? `Turned by ${rot.toFixed(0)}°, ` : "";
-    const says = told.map((s) => `${s.about.name} says ${s.about.classes[s.says]}`);
+    const first = rot ? `Rotated by ${rot.toFixed(0)}°: ` : "";
+    const predictions = sides.map((s) => `${s.about.name} predicts ${s.about.classes[s.predicted]}`);
     const truth = page.truth(page.sides.a);
     const name = truth < 0 ? "" : page.sides.a.about.classes[truth];
-    const answers = told.map((s) => s.about.classes[s.says]);
-    let text = says.join(" and ");
-    if (told.length === 2 && answers[0] === answers[1]) text = `both say ${answers[0]}`;
-    if (name !== "") text += answers.every((n) => n === name) ? ": right" : `; it is ${name}`;
-    else if (told.length === 2 && answers[0] !== answers[1]) text += ": they disagree";
+    const answers = sides.map((s) => s.about.classes[s.predicted]);
+    let text = predictions.join(" and ");
+    if (sides.length === 2 && answers[0] === answers[1]) text = `both models predict ${answers[0]}`;
+    if (name !== "") text += answers.every((n) => n === name) ? ", which is correct" : `; the true class is ${name}`;
+    else if (sides.length === 2 && answers[0] !== answers[1]) text += "; the models disagree";
     text = first + text + ".";
     $("verdict").textContent = text[0].toUpperCase() + text.slice(1);
     clearTimeout(page.speaking);
@@ -100,7 +100,7 @@ function keepAddress() {
   later = setTimeout(() => { written = Date.now(); history.replaceState(null, "", writeHash(page.state)); }, Math.max(0, 200 - (Date.now() - written)));
 }
 
-/** What the models see, before any transformation. */
+/** The input image before any transformation. */
 function source() {
   if (page.picture) return page.picture;
   if (!page.images) return null;
@@ -114,9 +114,9 @@ async function loadImages() {
   const { a } = page.sides;
   const first = 32 * Math.floor(page.state.i / 32);
   if (page.images && page.images.run === a.about.id && page.images.first === first) return;
-  const found = await backend.images(a.about.id, first);
-  page.images = { ...found, first, run: a.about.id, count: found.count.data[0] };
-  if (!found.labels.data.length) { page.state.i = 0; await loadImages(); }
+  const batch = await backend.images(a.about.id, first);
+  page.images = { ...batch, first, run: a.about.id, count: batch.count.data[0] };
+  if (!batch.labels.data.length) { page.state.i = 0; await loadImages(); }
 }
 
 async function openSide(key) {
@@ -128,16 +128,16 @@ async function openSide(key) {
   arrange();
 }
 
-/** Panels of A and B in rows, so that like stands beside like. */
+/** Panels of A and B in rows, the same kind side by side. */
 function arrange() {
   const { a, b } = page.sides;
-  const there = new Set([...a.panels, ...b.panels].map((p) => p.kind.name));
-  const names = PANELS.map((p) => p.name).filter((name) => there.has(name));
+  const shown = new Set([...a.panels, ...b.panels].map((p) => p.kind.name));
+  const names = PANELS.map((p) => p.name).filter((name) => shown.has(name));
   const rows = names.flatMap((name, row) => [a, b].flatMap((side) => {
     if (!side.about) return [];
     const panel = side.panels.find((p) => p.kind.name === name);
     const kind = PANELS.find((p) => p.name === name);
-    const reason = side.about.lacks[kind.lack ?? kind.questions[0]] ?? "It has none";
+    const reason = side.about.lacks[kind.lack ?? kind.questions[0]] ?? "Not available";
     const element = panel?.element ?? make("p", { class: `panel empty side-${side.key}` }, `${kind.title}: ${reason}.`);
     element.style.gridRow = innerWidth >= 600 ? String(row + 1) : "";
     return [element];
@@ -167,7 +167,7 @@ async function render() {
   document.body.dataset.shown = writeHash(page.state);
 }
 
-/** The image as A sees it, and sliders at their values. */
+/** Draw the input image of model A and update the sliders. */
 function paint() {
   const image = source(), { a } = page.sides;
   if (!image || !a.about) return;
@@ -187,7 +187,7 @@ function paint() {
     context.stroke();
   }
   canvas.setAttribute("aria-valuenow", page.state.rot.toFixed(0));
-  canvas.setAttribute("aria-valuetext", `turned by ${page.state.rot.toFixed(0)} degrees`);
+  canvas.setAttribute("aria-valuetext", `rotated by ${page.state.rot.toFixed(0)} degrees`);
   canvas.classList.toggle("drawing", page.drawing);
   for (const [name, , , , , text] of SLIDERS) {
     const slider = /** @type {HTMLInputElement} */ ($(`s-${name}`));
@@ -244,7 +244,7 @@ function listenToImage() {
   addEventListener("drop", (event) => { event.preventDefault(); openFile(event.dataTransfer.files[0]); });
 }
 
-/** A line of ink as thick as a digit's. */
+/** Draw a line as thick as those of a digit. */
 function stroke([x0, y0], [x1, y1]) {
   const { data } = page.picture;
   for (let n = 0; n <= 12; n++) {
@@ -305,7 +305,7 @@ function play(until = Infinity) {
   playing = requestAnimationFrame(turn);
 }
 
-/** Accuracy of both against the transformation that was chosen, with a cursor where we are. */
+/** Accuracy of both models under the chosen transformation, with a cursor at the current amount. */
 function curve() {
   const box = $("curve");
   if (!box) return;
@@ -320,8 +320,8 @@ function curve() {
 }
 
 function curvePanel() {
-  const told = Object.values(page.sides).filter((s) => s.about && s.about.encode.includes("scores"));
-  if (!told.length) return [];
+  const sides = Object.values(page.sides).filter((s) => s.about && s.about.encode.includes("scores"));
+  if (!sides.length) return [];
   const choose = make("select", { "aria-label": "transformation" }, ...Object.values(CURVES).map((k) => make("option", { value: k }, k.replace("_", " along "))));
   choose.value = page.state.kind || "rotation";
   choose.addEventListener("change", () => { page.set({ kind: choose.value }); });
@@ -332,25 +332,25 @@ function curvePanel() {
     if (stops.length) { stops.forEach((stop) => stop()); stops = []; start.textContent = "compute on 200 test images"; state.textContent = "cancelled"; return; }
     const kind = choose.value;
     start.textContent = "cancel";
-    let open = told.length;
-    for (const side of told) {
+    let open = sides.length;
+    for (const side of sides) {
       try {
-        stops.push(await backend.curve(side.about.id, kind, (said) => {
-          page.curves[side.key] = { kind, x: said.x, y: said.y };
-          state.textContent = said.error || `${said.x.length} of ${said.total} points of ${side.about.name}`;
-          if (!["waiting", "running"].includes(said.state) && --open === 0) { stops = []; start.textContent = "compute on 200 test images"; state.textContent = said.error || "done"; }
+        stops.push(await backend.curve(side.about.id, kind, (status) => {
+          page.curves[side.key] = { kind, x: status.x, y: status.y };
+          state.textContent = status.error || `${status.x.length} of ${status.total} points of ${side.about.name}`;
+          if (!["waiting", "running"].includes(status.state) && --open === 0) { stops = []; start.textContent = "compute on 200 test images"; state.textContent = status.error || "done"; }
           curve();
         }));
       } catch (error) { state.textContent = error.message; stops = []; start.textContent = "compute on 200 test images"; return; }
     }
   });
   return [make("details", { class: "panel", open: true, "data-panel": "curve" },
-    make("summary", {}, make("h2", {}, "Under transformation")),
-    make("p", { class: "words" }, "Each point is one amount of the transformation, on the same test images; the dotted line is the present one."),
+    make("summary", {}, make("h2", {}, "Accuracy under transformations")),
+    make("p", { class: "words" }, "Accuracy on the same test images at each amount of the transformation. The dotted line marks the current amount."),
     make("p", { class: "row" }, choose, start, state), make("div", { id: "curve", class: "body" }))];
 }
 
-/** Records of both runs, with what their paper has. */
+/** Training records of both models, with the results of their paper. */
 function about() {
   const cards = Object.values(page.sides).filter((s) => s.about).map((s) => {
     const m = s.about, r = m.record;
@@ -359,13 +359,13 @@ function about() {
       c.mean === null ? "–" : `${c.mean.toFixed(2)}${c.std === null ? "" : ` ± ${c.std.toFixed(2)}`} (${c.n})`, c.paper_value ?? ""]);
     return make("div", { class: `side-${s.key}` },
       make("h2", {}, `${s.key.toUpperCase()}: ${m.name}`),
-      make("p", { class: "words" }, [`${m.family}, ${m.parameters.toLocaleString("en")} parameters`, r.command ? `seed ${r.seed}` : "no record came with it",
+      make("p", { class: "words" }, [`${m.family}, ${m.parameters.toLocaleString("en")} parameters`, r.command ? `seed ${r.seed}` : "no training record",
         r.device, r.date.slice(0, 10), r.commit ? `commit ${String(r.commit).slice(0, 8)}` : ""].filter(Boolean).join("; ")),
-      r.command ? make("code", {}, r.command) : "", rows.length ? table(["measured", "value"], rows) : "",
-      cells.length ? table(["table", "ours", "paper"], cells) : "");
+      r.command ? make("code", {}, r.command) : "", rows.length ? table(["metric", "value"], rows) : "",
+      cells.length ? table(["column", "ours", "paper"], cells) : "");
   });
   $("wide").replaceChildren(...curvePanel(), make("details", { class: "panel", open: true, "data-panel": "about" },
-    make("summary", {}, make("h2", {}, "Where the numbers come from")), make("div", { class: "pictures body" }, ...cards)));
+    make("summary", {}, make("h2", {}, "Provenance")), make("div", { class: "pictures body" }, ...cards)));
   curve();
 }
 
@@ -436,17 +436,17 @@ function listen() {
   addEventListener("resize", () => page.sides.a.about && arrange());
 }
 
-/** Choices that the address does not make: CapsNet beside ConvNet-Avg, or the two newest runs. */
+/** Defaults for models that the URL does not name: CapsNet and ConvNet-Avg, or the two newest runs. */
 function begin() {
   const known = page.runs.map((r) => r.id);
   const prefer = (names, other) => names.find((n) => known.includes(n)) ?? other;
-  if (location.hash === "") page.state.i = 157; // a digit on which the two do not agree for long
-  if (!known.includes(page.state.a)) page.state.a = known[0].startsWith("zoo:") ? prefer(["zoo:capsnet"], known[0]) : known[0];
+  if (location.hash === "") page.state.i = 157; // on this digit the two models disagree at many angles
+  if (!known.includes(page.state.a)) page.state.a = known[0].endsWith(".digits") ? prefer(["capsnet-small.digits"], known[0]) : known[0];
   if (!known.includes(page.state.b)) {
     page.state.b = "";
     const data = page.runs.find((r) => r.id === page.state.a).data;
     const rest = page.runs.filter((r) => r.id !== page.state.a && r.data === data).map((r) => r.id);
-    if (!location.hash.includes("a=")) page.state.b = rest[0]?.startsWith("zoo:") ? prefer(["zoo:convnet-avg"], rest[0]) : rest[0] ?? "";
+    if (!location.hash.includes("a=")) page.state.b = rest[0]?.endsWith(".digits") ? prefer(["convnet-avg-small.digits"], rest[0]) : rest[0] ?? "";
   }
   const kept = page.state.pic ? textToImage(page.state.pic) : null;
   if (kept) page.picture = { name: "your drawing", ...kept };

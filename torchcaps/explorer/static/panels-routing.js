@@ -1,6 +1,6 @@
-// Panels of routing: from parts to wholes, pass by pass, and where classes look.
+// Panels of routing: routing graph, routing passes and routing maps.
 
-import { per, said, slider, step } from "./answers.js";
+import { className, per, slider, step } from "./answers.js";
 import { graph, heat, lines, make, PALETTE, shorten, swatch, table } from "./draw.js";
 
 export function where(side) {
@@ -11,8 +11,8 @@ export function where(side) {
     const totals = Array.from({ length: count }, (_, n) => per(received, n).reduce((s, v) => s + v, 0));
     const order = totals.map((_, n) => n).sort((p, q) => totals[q] - totals[p]).slice(0, 6);
     body.replaceChildren(...order.map((n) => {
-      const name = said(side, n);
-      const canvas = make("canvas", { role: "img", "aria-label": `where ${name} looks` });
+      const name = className(side, n);
+      const canvas = make("canvas", { role: "img", "aria-label": `routing map of ${name}` });
       heat(canvas, per(received, n), [height, width], side.image, most);
       return make("figure", {}, canvas, make("figcaption", {}, shorten(name, 14)));
     }));
@@ -20,7 +20,7 @@ export function where(side) {
   return { body, update };
 }
 
-/** The place of a capsule on its layer's grid, by its number. */
+/** The position of a capsule on its layer's grid, by its number. */
 function spot(number, shape) {
   const types = shape[shape.length - 1];
   const position = Math.floor(number / types);
@@ -33,26 +33,26 @@ const NODES = 18;
 export function parse(side, page) {
   const body = make("div"), stepper = make("p", { class: "row" });
   const drawing = make("div");
-  const weakest = slider("weakest shown", { min: 0, max: 0.95, step: 0.05, value: page.state.thr,
+  const weakest = slider("minimum weight", { min: 0, max: 0.95, step: 0.05, value: page.state.thr,
     text: (v) => `${Math.round(100 * v)} % of the strongest`, change: (thr) => page.set({ thr }) });
   body.append(stepper, weakest.element, drawing);
   const most = Math.max(...side.about.passes);
   const update = ({ trace }) => {
     const asked = page.state.pass ? Math.min(page.state.pass, most) : most;
     stepper.replaceChildren(
-      step("◀", "the pass before", () => page.set({ pass: Math.max(1, asked - 1) })),
+      step("◀", "previous pass", () => page.set({ pass: Math.max(1, asked - 1) })),
       make("span", {}, `pass ${asked} of ${most}`),
-      step("▶", "the next pass", () => page.set({ pass: Math.min(most, asked + 1) })),
+      step("▶", "next pass", () => page.set({ pass: Math.min(most, asked + 1) })),
     );
     weakest.show(page.state.thr);
     const shapes = side.about.layers, columns = [], edges = [];
     const last = side.about.passes.length;
-    let kept = null; // what the layer above the present one has drawn
+    let kept = null; // capsules that the layer above shows
     for (let layer = last; layer >= 1; layer--) {
       const pass = Math.max(1, side.about.passes[layer - 1] - (most - asked));
-      const found = trace[`${layer}.${pass}.edges`];
-      let list = Array.from({ length: found.shape[0] }, (_, n) => ({
-        child: found.data[3 * n], parent: found.data[3 * n + 1], weight: found.data[3 * n + 2],
+      const triples = trace[`${layer}.${pass}.edges`];
+      let list = Array.from({ length: triples.shape[0] }, (_, n) => ({
+        child: triples.data[3 * n], parent: triples.data[3 * n + 1], weight: triples.data[3 * n + 2],
       })).filter((e) => e.weight > 0);
       const least = page.state.thr * Math.max(...list.map((e) => e.weight), 0);
       list = list.filter((e) => e.weight >= least);
@@ -61,7 +61,7 @@ export function parse(side, page) {
         kept = Array.from(strength, (_, n) => n);
         if (kept.length > NODES) kept = [...new Set(list.map((e) => e.parent))].slice(0, NODES);
         columns.unshift(kept.map((n) => ({
-          label: shorten(said(side, n), 12), title: said(side, n), strong: n === side.says,
+          label: shorten(className(side, n), 12), title: className(side, n), strong: n === side.predicted,
           size: Math.min(1, strength[n] / Math.max(...strength)),
         })));
       }
@@ -92,7 +92,7 @@ export function parse(side, page) {
   return { body, update };
 }
 
-/** What parents receive, as a map: the most that any type has at a place; of few places every type. */
+/** What parents receive, as a map: the largest type at each position, or all types for few positions. */
 function laid({ data, shape }) {
   const types = shape[shape.length - 1], count = data.length / types;
   if (count < 16) return { values: Array.from(data), size: [count, types] };
@@ -101,7 +101,7 @@ function laid({ data, shape }) {
   return { values, size: [count / wide, wide] };
 }
 
-/** Every layer (a row) after every pass (a column), how much its parents changed, what it then says. */
+/** Layers (rows) after each pass (columns), the change of their parents, and the class probabilities. */
 export function passes(side, page) {
   const body = make("div");
   const most = Math.max(...side.about.passes);
@@ -114,7 +114,7 @@ export function passes(side, page) {
       const peak = Math.max(...maps.flatMap((m) => m.values));
       cells.push(make("span", { class: "words" }, `layer ${n + 1}`));
       for (let c = 1; c <= most; c++) {
-        const map = maps[c - 1 - (most - own)]; // a lower layer begins later where nobody reads its first passes
+        const map = maps[c - 1 - (most - own)]; // a lower layer starts later if its first passes are not used
         if (!map) { cells.push(make("span", { class: "words" }, "–")); continue; }
         const canvas = swatch(make("canvas"), map.values, map.size, peak);
         const cell = make("button", { type: "button", class: "cell", "aria-pressed": String(c === asked), "aria-label": `layer ${n + 1} after pass ${c}: show that pass` }, canvas);
@@ -142,8 +142,8 @@ export function passes(side, page) {
     body.replaceChildren(
       grid,
       lines(best, { xlabel: "pass", ylabel: "probability", yrange: [0, 1], whole: true, sentence: `The two likeliest classes of ${side.about.name} after each of ${count} passes.` }),
-      ...(changed.length ? [lines(changed, { xlabel: "pass", ylabel: "change of parents", whole: true, sentence: `How much the parents of each layer of ${side.about.name} change from pass to pass, as a share of their length.` })] : []),
-      make("details", {}, make("summary", {}, "as a table"), table(["class", ...Array.from({ length: count }, (_, n) => `pass ${n + 1}`)], rows)),
+      ...(changed.length ? [lines(changed, { xlabel: "pass", ylabel: "relative change", whole: true, sentence: `Relative change of the parents of each layer of ${side.about.name} from pass to pass.` })] : []),
+      make("details", {}, make("summary", {}, "show as table"), table(["class", ...Array.from({ length: count }, (_, n) => `pass ${n + 1}`)], rows)),
     );
   };
   return { body, update };

@@ -1,15 +1,15 @@
-// Figures of a report: drawn from plain values in the page by what draws the explorer's panels.
+// Figures of a report: charts from values in the page, with the code of the explorer's panels.
 
 import { bars, heat, lines, make, matrix, PALETTE, picture, table, tick } from "./draw.js";
 import { savePanel } from "./save.js";
 
-/** Bytes of images as numbers from 0 to 1. */
+/** Images from bytes to numbers from 0 to 1. */
 function unpacked({ shape, pixels }) {
   const bytes = atob(pixels);
   return { shape, data: Float32Array.from(bytes, (letter) => letter.charCodeAt(0) / 255) };
 }
 
-/** One image of several, by its number. */
+/** One of several images, by its number. */
 function part({ shape, data }, number) {
   const own = shape.slice(-3), size = own.reduce((p, q) => p * q, 1);
   return [data.subarray(number * size, (number + 1) * size), own];
@@ -61,13 +61,13 @@ const DRAWN = {
   },
 };
 
-const given = JSON.parse(document.getElementById("drawings").textContent);
+const charts = JSON.parse(document.getElementById("drawings").textContent);
 for (const box of document.querySelectorAll("[data-drawing]")) {
-  const { title, name, about, drawing } = given[Number(box.dataset.drawing)];
+  const { title, name, about, drawing } = charts[Number(box.dataset.drawing)];
   const [shown, numbers] = DRAWN[drawing.kind](drawing, title);
   const save = make("button", { type: "button", "aria-label": `save ${title}` }, "save");
   save.addEventListener("click", () => savePanel(box, name, about));
   box.replaceChildren(shown, make("p", { class: "tools" }, save));
-  if (numbers) box.lastChild.append(make("details", {}, make("summary", {}, "as a table"), numbers));
+  if (numbers) box.lastChild.append(make("details", {}, make("summary", {}, "show as table"), numbers));
 }
-document.body.dataset.drawn = String(given.length);
+document.body.dataset.drawn = String(charts.length);

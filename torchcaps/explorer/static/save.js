@@ -1,8 +1,8 @@
-// A panel as a file: SVG with its colours written out, PNG with words about where it comes from.
+// Save a panel: SVG with resolved colors, PNG with its provenance.
 
 import { make } from "./draw.js";
 
-/** Every drawing of a panel beside each other, as one PNG; a lone SVG also as SVG. */
+/** Save all images of a panel side by side as one PNG, and a single SVG also as SVG. */
 export async function savePanel(/** @type {HTMLElement} */ body, /** @type {string} */ name, about) {
   const svg = body.querySelector("svg");
   if (svg) download(new Blob([plainSvg(svg, about)], { type: "image/svg+xml" }), `${name}.svg`);
@@ -38,7 +38,7 @@ function plainSvg(/** @type {SVGSVGElement} */ svg, about) {
   copy.setAttribute("height", height);
   copy.setAttribute("color", getComputedStyle(svg).color);
   const originals = svg.querySelectorAll("*");
-  copy.querySelectorAll("*").forEach((element, n) => { // a file knows nothing of the page's colours
+  copy.querySelectorAll("*").forEach((element, n) => { // a file has no style sheet of the page
     for (const name of ["fill", "stroke"]) {
       if (element.getAttribute(name)?.startsWith("var(")) element.setAttribute(name, getComputedStyle(originals[n])[name]);
     }

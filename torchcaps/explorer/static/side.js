@@ -1,4 +1,4 @@
-// One side of the page: a model, its panels, and its questions, one in flight for each.
+// One side of the page: a model, its panels and its requests, one in flight per question.
 
 import { make } from "./draw.js";
 import { PANELS } from "./panels.js";
@@ -11,19 +11,19 @@ export class Side {
     this.colour = `var(--${key})`;
     this.about = null;
     this.image = null;
-    this.says = null;
+    this.predicted = null;
     this.panels = [];
-    this.waiting = {}; // by question: the newest that waits while another is in flight
+    this.waiting = {}; // by question: the newest request that waits while another is in flight
     this.flying = {};
     this.later = 0;
   }
 
   get elements() { return this.panels.map((p) => p.element); }
 
-  /** Panels of another model. */
+  /** Show the panels of another model. */
   open(about) {
     this.about = about;
-    this.says = this.likeliest = null;
+    this.predicted = this.likeliest = null;
     this.panels = about ? PANELS.filter((p) => p.applies(about)).map((p) => this.panel(p)) : [];
   }
 
@@ -50,7 +50,7 @@ export class Side {
     return panel;
   }
 
-  /** The image has changed: panels that are seen ask; those that take long wait for a rest. */
+  /** Update visible panels for a new image; slow panels wait until the image stays the same. */
   look(image) {
     this.image = image;
     const seen = this.panels.filter((p) => p.element.open && p.visible);
@@ -67,9 +67,9 @@ export class Side {
     try {
       const answers = {};
       for (const question of panel.kind.questions) {
-        const given = { image: { shape: image.shape, data: image.data }, ...(panel.given ? panel.given() : {}) };
-        answers[question] = await this.ask(question, given, image);
-        if (!answers[question] || this.about !== about) return; // a newer one is on its way
+        const inputs = { image: { shape: image.shape, data: image.data }, ...(panel.inputs ? panel.inputs() : {}) };
+        answers[question] = await this.ask(question, inputs, image);
+        if (!answers[question] || this.about !== about) return; // a newer answer will follow
       }
       panel.state.hidden = true;
       await panel.update(answers);
@@ -84,27 +84,27 @@ export class Side {
     }
   }
 
-  /** The answer, or nothing where a newer question has taken its place. Panels that ask the same of
+  /** The answer, or null if a newer request replaced this one. Panels with the same question about
    * one image share the answer. */
-  ask(question, given, share = null) {
+  ask(question, inputs, share = null) {
     const now = this.flying[question];
-    if (now && share && now.share === share && !given.hidden) return now.answer;
+    if (now && share && now.share === share && !inputs.hidden) return now.answer;
     if (now) {
       if (this.waiting[question] && !(share && this.waiting[question].share === share)) this.waiting[question].done(null);
-      else if (this.waiting[question] && share && !given.hidden) return this.waiting[question].answer;
+      else if (this.waiting[question] && share && !inputs.hidden) return this.waiting[question].answer;
       else if (this.waiting[question]) this.waiting[question].done(null);
-      const next = { share, given };
+      const next = { share, inputs };
       next.answer = new Promise((done, failed) => Object.assign(next, { done, failed }));
       this.waiting[question] = next;
       return next.answer;
     }
-    const answer = this.page.backend.ask(this.about.id, question, given);
+    const answer = this.page.backend.ask(this.about.id, question, inputs);
     this.flying[question] = { share, answer };
     const over = () => {
       delete this.flying[question];
       const next = this.waiting[question];
       delete this.waiting[question];
-      if (next) this.ask(question, next.given, next.share).then(next.done, next.failed);
+      if (next) this.ask(question, next.inputs, next.share).then(next.done, next.failed);
     };
     answer.then(over, over);
     return answer;

@@ -1,4 +1,4 @@
-// What the page shows, in the address: a table of names, kinds and ranges; all else falls to its
+// The state of the page in the URL: fields with types and ranges; other values become the
 // default.
 
 const number = (least, most, start, digits = 2) => ({
@@ -46,25 +46,25 @@ export const FIELDS = {
 };
 
 export function readHash(text) {
-  const given = new URLSearchParams(text.replace(/^#/, ""));
+  const params = new URLSearchParams(text.replace(/^#/, ""));
   const state = {};
   for (const [name, field] of Object.entries(FIELDS)) {
-    const said = given.get(name);
-    state[name] = said === null ? field.start : field.read(said);
+    const text = params.get(name);
+    state[name] = text === null ? field.start : field.read(text);
   }
   return state;
 }
 
 export function writeHash(state) {
-  const said = new URLSearchParams({ v: "1" });
+  const params = new URLSearchParams({ v: "1" });
   for (const [name, field] of Object.entries(FIELDS)) {
     const text = field.write(state[name]);
-    if (text !== "" && text !== field.write(field.start)) said.set(name, text);
+    if (text !== "" && text !== field.write(field.start)) params.set(name, text);
   }
-  return `#${said}`.replaceAll("%3A", ":").replaceAll("%2C", ",");
+  return `#${params}`.replaceAll("%3A", ":").replaceAll("%2C", ",");
 }
 
-/** Which patches are hidden, as hexadecimal digits of four bits. */
+/** Bits (hidden patches, excluded capsules) as hexadecimal digits. */
 export function bitsToHex(bits) {
   let text = "";
   for (let n = 0; n < bits.length; n += 4) {
@@ -77,7 +77,7 @@ export function hexToBits(text, length) {
   return Array.from({ length }, (_, n) => (parseInt(text[n >> 2] || "0", 16) >> (n & 3)) & 1);
 }
 
-/** A drawing of 28x28 in sixteen greys, as letters that an address can hold. */
+/** A 28x28 drawing in 16 gray levels as URL-safe base64. */
 export function imageToText(image) {
   const bytes = new Uint8Array(392);
   image.data.forEach((v, n) => { bytes[n >> 1] |= Math.round(15 * v) << (n & 1 ? 4 : 0); });

@@ -1,4 +1,4 @@
-// Tensors as safetensors: eight bytes with the length of a JSON head, the head, the numbers.
+// Tensors as safetensors: eight bytes with the length of the JSON header, the header, the values.
 
 const KINDS = { F32: Float32Array, U8: Uint8Array, I32: Int32Array };
 
@@ -9,13 +9,13 @@ export function unpack(buffer) {
   const length = Number(new DataView(buffer).getBigUint64(0, true));
   const head = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 8, length)));
   /** @type {Record<string, Tensor>} */
-  const found = {};
+  const tensors = {};
   for (const [name, { dtype, shape, data_offsets: [first, last] }] of Object.entries(head)) {
     if (name === "__metadata__") continue;
     const bytes = buffer.slice(8 + length + first, 8 + length + last);
-    found[name] = { shape, data: new KINDS[dtype](bytes) };
+    tensors[name] = { shape, data: new KINDS[dtype](bytes) };
   }
-  return found;
+  return tensors;
 }
 
 /** @param {Record<string, Tensor>} tensors of float32 @returns {ArrayBuffer} */

@@ -1,5 +1,5 @@
-// An image under the page's transformation: scale, shear along x, turn, shift; then a block that
-// hides its middle, and noise. The same map and bilinear reading as the library's `warp`.
+// Transform an image: scale, shear along x, rotate, shift; then an occluding square and noise.
+// The same map and bilinear interpolation as the library's `warp`.
 
 /** @typedef {{ shape: number[], data: Float32Array }} Image [C,H,W] in [0,1] */
 /** @typedef {{ rot: number, sc: number, sh: number, x: number, y: number, oc: number, no: number }} Moves */
@@ -9,13 +9,13 @@ export function transformed(image, moves, shape) {
   const [channels, height, width] = shape;
   const source = coloured(image, channels);
   const fit = Math.min(height / source.shape[1], width / source.shape[2]);
-  const turned = affine(source, moves, fit, height, width);
-  hide(turned, moves.oc);
-  shake(turned, moves.no);
-  return turned;
+  const result = affine(source, moves, fit, height, width);
+  hide(result, moves.oc);
+  shake(result, moves.no);
+  return result;
 }
 
-/** Grey to colours and back. */
+/** Convert between gray and color. */
 function coloured(/** @type {Image} */ image, /** @type {number} */ channels) {
   const [had, height, width] = image.shape;
   if (had === channels) return image;
@@ -58,7 +58,7 @@ function affine(/** @type {Image} */ image, /** @type {Moves} */ moves, fit, hei
   return { shape: [channels, height, width], data };
 }
 
-/** A black square in the middle, of this share of the side. */
+/** Add a black square in the middle, with this share of the image's side. */
 function hide(/** @type {Image} */ image, /** @type {number} */ share) {
   const [channels, height, width] = image.shape;
   const side = share * Math.min(height, width);
@@ -72,7 +72,7 @@ function hide(/** @type {Image} */ image, /** @type {number} */ share) {
   }
 }
 
-/** Normal noise, the same at every call, so that what is seen can be told again. */
+/** Add normal noise, the same at every call, so that results can be reproduced. */
 function shake(/** @type {Image} */ image, /** @type {number} */ deviation) {
   let state = 1;
   const next = () => {

@@ -1,0 +1,44 @@
+"""Fill the tables in README and docs: `python scripts/fill_tables.py [--check] FILE…`.
+
+<!-- torchcaps table robustness table1 --markdown -->
+whatever stands here is what that command prints
+<!-- end -->
+"""
+
+import contextlib
+import io
+import re
+import shlex
+import sys
+from pathlib import Path
+
+BLOCK = re.compile(r"(<!-- torchcaps ([^\n]+?) -->\n).*?(<!-- end -->)", re.S)
+
+
+def _printed(command: str) -> str:
+    from torchcaps.cli import main
+
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        if main(shlex.split(command)):
+            raise SystemExit(f"torchcaps {command} failed")
+    return said.getvalue().strip()
+
+
+def filled(text: str) -> str:
+    """The text with every block as its command prints it today."""
+    return BLOCK.sub(lambda m: f"{m[1]}\n{_printed(m[2])}\n\n{m[3]}", text)
+
+
+def stale(files: list[Path]) -> list[Path]:
+    """Files whose tables are not those that the program makes."""
+    return [file for file in files if filled(file.read_text()) != file.read_text()]
+
+
+if __name__ == "__main__":
+    words = sys.argv[1:]
+    files = [Path(word) for word in words if word != "--check"]
+    if "--check" in words:
+        sys.exit(" ".join(f"{file} is out of date: make docs." for file in stale(files)) or 0)
+    for file in files:
+        file.write_text(filled(file.read_text()))

@@ -1,0 +1,42 @@
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+import torchcaps
+from torchcaps.data import Split
+from torchcaps.errors import TorchcapsError
+from torchcaps.metrics.outliers import outlier_auroc, outlier_scores
+from torchcaps.models import Output
+
+
+class Copies(nn.Module):
+    """Reconstruct dark images well and bright images badly."""
+
+    provides = frozenset({"logits", "decode"})
+
+    def encode(self, images):
+        logits = torch.stack([images.mean((1, 2, 3)), 1 - images.mean((1, 2, 3))], 1)
+        return Output(10 * logits)
+
+    def forward(self, images):
+        return replace(self.encode(images), reconstruction=images.clamp(max=0.5))
+
+
+def test_badly_reconstructed_images_are_outliers():
+    dark = Split(torch.randint(0, 128, (20, 1, 4, 4)).to(torch.uint8), torch.zeros(20).long())
+    bright = Split(torch.randint(160, 256, (20, 1, 4, 4)).to(torch.uint8), torch.zeros(20).long())
+    assert outlier_auroc(Copies(), dark, bright) == 1
+    assert outlier_auroc(Copies(), bright, dark) == 0
+    assert outlier_scores(Copies(), bright, "confidence").shape == (20,)
+    with pytest.raises(TorchcapsError, match="no decoder"):
+        outlier_scores(
+            torchcaps.create_model("convnet-modern", image_size=4, channels=(2,) * 7), dark
+        )
+
+
+def test_ties_count_half():
+    images = torch.zeros(6, 1, 4, 4, dtype=torch.uint8)
+    split = Split(images, torch.zeros(6).long())
+    assert outlier_auroc(Copies(), split, split) == 0.5

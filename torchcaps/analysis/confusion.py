@@ -1,0 +1,87 @@
+"""Accuracy by class, the confusion matrix, and the most confident mistakes."""
+
+import numpy as np
+import torch
+
+from torchcaps.analysis.charts import Bars, Matrix, Shots
+from torchcaps.analysis.plots import Arrays, Plot, evenly, register_plot
+from torchcaps.data import Dataset, Split
+from torchcaps.metrics.accuracy import claims, confusion
+from torchcaps.metrics.confusion import MAX_MISTAKES, by_class, worst_mistakes
+from torchcaps.models import Model
+
+SHOWN_CLASSES = 20
+MAX_IMAGES = 2000
+"""Number of test images in these plots."""
+
+
+def _sample(data: Dataset) -> Split:
+    """Test images evenly over the split."""
+    return data.test[evenly(len(data.test), MAX_IMAGES).to(data.test.images.device)]
+
+
+@register_plot("classes")
+class Classes(Plot):
+    title = "Accuracy by class"
+    order = 10
+    description = "Accuracy on the test images of each class, lowest first."
+    needs = ("logits", "labels")
+
+    @torch.no_grad()
+    def compute(self, model: Model, data: Dataset) -> Arrays:
+        accuracy, count = by_class(model, _sample(data))
+        return {"accuracy": accuracy, "count": count, "classes": np.array(data.classes)}
+
+    def chart(self, arrays: dict[str, Arrays]) -> Bars:
+        (values,) = arrays.values()
+        order = np.argsort(values["accuracy"], kind="stable")
+        order = order[values["count"][order] > 0][:SHOWN_CLASSES]
+        names = [f"{values['classes'][k]} ({values['count'][k]})" for k in order]
+        return Bars(names, 100 * values["accuracy"][order], "accuracy, % (images)")
+
+
+@register_plot("confusion")
+class Confusion(Plot):
+    title = "Confusion matrix"
+    order = 15
+    description = "Test images of each true class (row) by predicted class (column), in percent."
+    needs = ("logits", "labels")
+
+    @torch.no_grad()
+    def compute(self, model: Model, data: Dataset) -> Arrays:
+        table = confusion(*claims(model, _sample(data)))
+        return {"confusion": table, "classes": np.array(data.classes)}
+
+    def chart(self, arrays: dict[str, Arrays]) -> Matrix:
+        (values,) = arrays.values()
+        table, classes = values["confusion"], values["classes"]
+        wrong = table.sum(1) + table.sum(0) - 2 * table.diagonal()
+        shown = np.sort(np.argsort(-wrong, kind="stable")[:SHOWN_CLASSES])
+        share = 100 * table / table.sum(1, keepdims=True).clip(1)
+        names = [str(name)[:16] for name in classes[shown]]
+        return Matrix(
+            share[np.ix_(shown, shown)], names, names, "predicted class", "true class", "percent",
+            most=100, written=True,
+        )  # fmt: skip
+
+
+@register_plot("mistakes")
+class Mistakes(Plot):
+    title = "Worst mistakes"
+    order = 20
+    description = "Misclassified test images, the most confident first."
+    needs = ("logits", "labels")
+
+    @torch.no_grad()
+    def compute(self, model: Model, data: Dataset) -> Arrays:
+        mistakes = worst_mistakes(model, _sample(data), MAX_MISTAKES)
+        return {**mistakes, "classes": np.array(data.classes)}
+
+    def chart(self, arrays: dict[str, Arrays]) -> Shots:
+        (values,) = arrays.values()
+        classes, captions = values["classes"], []
+        for row in range(len(values["images"])):
+            label, predicted = (classes[values[name][row]] for name in ("labels", "predicted"))
+            confidence = f"{100 * values['confidence'][row]:.0f} %"
+            captions.append(f"true: {label}\npredicted: {predicted}, {confidence}")
+        return Shots(values["images"], captions, "no mistakes on these images")

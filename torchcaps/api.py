@@ -1,0 +1,324 @@
+"""What a user calls: one function for every command that works on a model."""
+
+from collections.abc import Sequence
+from dataclasses import fields as dataclass_fields
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from rich.console import Console
+from torch import Tensor
+
+from torchcaps.data import Dataset, as_dataset
+from torchcaps.data.registry import shared_loads
+from torchcaps.errors import UsageError
+from torchcaps.models import Model
+from torchcaps.models.predict import BATCH_SIZE, Prediction, image_batches
+from torchcaps.training import loop
+from torchcaps.training.auto_recipe import auto_recipe
+from torchcaps.training.evaluate import evaluate
+from torchcaps.training.load import data_of, load
+from torchcaps.training.loop import Callback
+from torchcaps.training.recipe import DataSpec, Recipe, with_fields
+from torchcaps.training.registry import get_recipe, is_recipe
+from torchcaps.training.run import Run
+from torchcaps.training.setup import check_sizes
+from torchcaps.training.tasks import Classify
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = [
+    "embed", "evaluate", "explore", "export", "fit", "plot", "predict", "report", "resume",
+]  # fmt: skip
+Source = Run | Model | str | Path
+"""A run, its folder, a saved model, a pretrained model's name, a hub id, or a model instance."""
+
+
+def fit(
+    model: Model | Recipe | str,
+    data: Any = None,
+    *,
+    out: str | Path | None = None,
+    test: Any = None,
+    classes: Sequence[str] = (),
+    head: Literal["", "new"] = "",
+    class_weights: Literal["balanced"] | Sequence[float] = (),
+    balanced: bool = False,
+    device: Literal["auto", "cpu", "cuda"] = "auto",
+    callbacks: Sequence[Callback] = (),
+    quiet: bool = False,
+    **fields: Any,
+) -> Run:
+    """Train a model on data and return its run.
+
+    >>> run = torchcaps.fit("capsnet-small", data="folder:photos", epochs=20)
+    >>> run = torchcaps.fit(model, data=(images, labels), optimizer={"lr": 1e-3})
+    >>> run = torchcaps.fit(torchcaps.Recipe(epochs=3))
+
+    model: a model's name, built for the data's size and classes; an instance, trained in place; or
+    a Recipe or its name
+    data: a data set by name ("mnist", "folder:photos,size=64"), (images, labels), images alone, a
+    dict of splits, an .npz file, a torch Dataset or DataLoader, a Hugging Face dataset
+    out: the folder of the run; default: runs/<recipe>-s<seed>
+    test, classes: the test split and the class names of data in memory
+    head: "new" replaces the class head of an instance for other classes
+    class_weights: weights of the classes in the loss, or "balanced": inverse class frequencies
+    balanced: sample every class equally often
+    callbacks: functions that get the metrics of each epoch; one that returns False ends training
+    quiet: show no progress
+    fields: fields of the recipe: epochs, batch_size, seed, augment, optimizer={"lr": …}, …
+    Batch size, epochs and augmentation that are not given follow from the size of the data, as in
+    `torchcaps train MODEL --data DATA`.
+    """
+    console = None if quiet else Console(stderr=True)
+    seed = int(fields.get("seed", 0) if isinstance(model, Recipe) else 0)
+    dataset, spec = _data(data, test, classes, seed)
+    with shared_loads((dataset, spec.seed) if dataset is not None else None):
+        recipe, plan = _recipe(model, spec, dataset)
+        recipe = with_fields(recipe, _grouped(fields, device, balanced))
+        recipe = _weighted(recipe, class_weights)
+        instance = model if isinstance(model, Model) else None
+        if instance is not None:
+            loaded = data_of(recipe.data, label_seed=recipe.seed)
+            if head == "new" and instance.config.num_classes != loaded.num_classes:
+                instance.reset_classifier(loaded.num_classes)
+            check_sizes(instance, loaded)
+            recipe = replace(recipe, model=instance.config)
+        elif head:
+            raise UsageError("head='new' is for a model instance; a name is built for the data.")
+        if console and plan:
+            console.print(plan(recipe), highlight=False, markup=False)
+        folder = Path(out) if out else None
+        run = loop.start(recipe, folder, console, model=instance, callbacks=callbacks)
+    if instance is not None:
+        chosen = run.model
+        instance.load_state_dict(chosen.state_dict())
+        instance.class_names, instance.record = chosen.class_names, chosen.record
+    return Run(run.folder, dataset)
+
+
+def _data(
+    data: Any, test: Any, classes: Sequence[str], seed: int
+) -> tuple[Dataset | None, DataSpec]:
+    """A data set in memory, if it is one, and the specification that a recipe holds."""
+    if data is None or (isinstance(data, str) and not data.endswith(".npz")):
+        if test is not None or classes:
+            raise UsageError("test= and classes= are for data in memory; a named set has its own.")
+        return None, DataSpec(name=data or "")
+    return as_dataset(data, test=test, classes=classes, seed=seed), DataSpec(name="memory")
+
+
+def _recipe(model: Any, spec: DataSpec, dataset: Dataset | None) -> tuple[Recipe, Any]:
+    """The recipe for a model and data, and what describes it to the user."""
+    if isinstance(model, str) and is_recipe(model):
+        model = get_recipe(model)
+    if isinstance(model, Recipe):
+        data = replace(model.data, name=spec.name, root="") if spec.name else model.data
+        return replace(model, data=data), None
+    if not isinstance(model, Model | str):
+        raise UsageError(
+            f"model={type(model).__name__}: give a model's name, a torchcaps model or a Recipe."
+        )
+    if not spec.name:
+        raise UsageError("data=: give a data set's name, (images, labels), or another data set.")
+    loaded = dataset if dataset is not None else data_of(spec)
+    return auto_recipe(model, loaded, spec)
+
+
+def _grouped(fields: dict[str, Any], device: str, balanced: bool) -> dict[str, Any]:
+    """Arguments of `fit` as fields of a recipe and its groups."""
+    grouped = dict(fields)
+    if isinstance(grouped.get("data"), dict) or "data" in grouped:
+        raise UsageError("data= is the data set itself; its options are augment= and balanced=.")
+    names = {f.name for f in dataclass_fields(DataSpec)} - {"name", "seed"}
+    group = {name: grouped.pop(name) for name in list(grouped) if name in names}
+    if balanced:
+        group["balanced"] = True
+    if group:
+        grouped["data"] = group
+    if device != "auto":
+        grouped["hardware"] = {**grouped.get("hardware", {}), "accelerator": device}
+    return grouped
+
+
+def _weighted(recipe: Recipe, weights: Any) -> Recipe:
+    """The recipe with class weights in its loss."""
+    if isinstance(weights, str) and weights != "balanced":
+        raise UsageError(f"class_weights={weights!r}: give 'balanced' or a number for each class.")
+    if not len(weights):
+        return recipe
+    if not isinstance(recipe.task, Classify):
+        raise UsageError(f"class_weights= is for classification, not {recipe.task.kind!r}.")
+    if weights == "balanced":
+        dataset = data_of(recipe.data, label_seed=recipe.seed)
+        counts = torch.bincount(dataset.train.labels.flatten(), minlength=dataset.num_classes)
+        weights = (len(dataset.train) / (dataset.num_classes * counts.clamp(min=1))).tolist()
+    weights = tuple(float(f"{w:.6g}") for w in weights)
+    return replace(recipe, task=replace(recipe.task, class_weights=weights))
+
+
+def resume(
+    run: Run | str | Path,
+    *,
+    data: Any = None,
+    callbacks: Sequence[Callback] = (),
+    quiet: bool = False,
+    **fields: Any,
+) -> Run:
+    """Resume an interrupted run from its last checkpoint; a finished one is left as it is.
+
+    >>> torchcaps.resume("runs/capsnet-small-s0", optimizer={"lr": 1e-4})
+
+    data: the data set again, if it was in memory; fields: of optimizer and schedule, or of this
+    machine, that replace those of the run
+    """
+    console = None if quiet else Console(stderr=True)
+    opened = run if isinstance(run, Run) else Run.open(run)
+    recipe = opened.recipe()
+    dataset = opened.data
+    if data is not None:
+        dataset = as_dataset(data, seed=recipe.data.seed)
+    if fields:
+        recipe = with_fields(recipe, fields)
+    return loop.resume(
+        opened.folder, console, data=dataset, recipe=recipe if fields else None, callbacks=callbacks
+    )
+
+
+def _model(source: Source, device: str = "auto") -> Model:
+    """The model of a source; one that is loaded here is put on the best device."""
+    if isinstance(source, Model):
+        return source
+    from torchcaps.training.hardware import best_device
+
+    model = source.model if isinstance(source, Run) else load(source)
+    return model.to(best_device(device)).eval()
+
+
+def predict(
+    model: Source, images: Any, *, top_k: int = 5, batch_size: int = BATCH_SIZE
+) -> list[list[Prediction]]:
+    """The most likely classes of each image, the most likely first.
+
+    >>> torchcaps.predict("runs/photos", "photo.jpg")[0][0].name
+
+    images: a file, a folder, a Pillow image, a list of these, a numpy array or a tensor [N,C,H,W],
+    uint8 or float in [0,1]
+    """
+    return _model(model).predict(images, top_k, batch_size)
+
+
+@torch.no_grad()
+def embed(
+    model: Source, images: Any, *, features: str = "", batch_size: int = BATCH_SIZE
+) -> Tensor:
+    """A vector for each image, from one of the model's representations. -> [N,D]
+
+    >>> torchcaps.embed("capsnet-small.digits", "photos/").shape
+
+    images: as in `predict`; features: a name of `model.representations`; default: the first
+    """
+    from torchcaps.metrics.probes.metric import representation
+
+    encoder = _model(model)
+    training = encoder.training
+    encoder.eval()
+    vectors = [
+        representation(encoder, batch, features).cpu()
+        for batch in image_batches(encoder, images, batch_size)
+    ]
+    encoder.train(training)
+    return torch.cat(vectors)
+
+
+def export(
+    model: Source,
+    out: str | Path,
+    *,
+    format: Literal["onnx", "torch", "web"] = "onnx",
+    single_file: bool = False,
+    runtime: str | Path | None = None,
+) -> Path:
+    """Write a model as a file for other programs, and check that its outputs are the model's.
+
+    >>> torchcaps.export("runs/photos", "photos.onnx")
+
+    format: ONNX, torch.export, or the explorer as a web page without a server; single_file,
+    runtime: of the web page, see `torchcaps export --help`
+    """
+    path = Path(out)
+    if format == "web":
+        from torchcaps.explorer.shelf import Shelf
+        from torchcaps.explorer.web import export_web
+
+        if isinstance(model, Model):
+            raise UsageError("format='web' needs a run, a saved model or a pretrained model.")
+        source = model.folder if isinstance(model, Run) else model
+        page = Shelf([source], bundled=False)
+        export_web(page, path, single_file, Path(runtime) if runtime else None)
+        return path
+    if single_file or runtime:
+        raise UsageError("single_file and runtime are for format='web'.")
+    from torchcaps.models.export import export as write
+
+    write(_model(model, "cpu"), path, format)
+    return path
+
+
+def _several(runs: Any) -> list[Any]:
+    """One run or several, as a list."""
+    several = [runs] if isinstance(runs, Run | str | Path) else list(runs)
+    if not several:
+        raise UsageError("Give at least one run.")
+    return several
+
+
+def report(
+    runs: Run | str | Path | Sequence[Run | str | Path], *, out: str | Path | None = None
+) -> Path:
+    """Write one HTML file about one run or several, with every figure in it. -> its path
+
+    out: the file; default: report.html in the first run's folder
+    """
+    from torchcaps.explorer import write_report
+
+    return write_report(_several(runs), Path(out) if out else None)
+
+
+def plot(
+    name: str,
+    runs: Any,
+    *,
+    out: str | Path | None = None,
+    data_root: str | Path | None = None,
+    **options: Any,
+) -> "Figure | dict[str, Figure]":
+    """A figure of one run or several: `torchcaps.plot("traversal", run, image=3)`.
+
+    name: a figure, from `torchcaps list figures`; runs: runs, folders, pretrained models' names;
+    out: also save it as a file; options: the figure's own
+    Returns the figure, or figures by name if there are several.
+    """
+    from torchcaps.analysis.render import render, save
+
+    figures = render(name, _several(runs), data_root, **options)
+    if out is not None:
+        save(figures, Path(out))
+    return next(iter(figures.values())) if len(figures) == 1 else figures
+
+
+def explore(
+    runs: Any = (), *, port: int | None = None, open: bool = True, data: str = "digits"
+) -> None:
+    """Open the explorer on trained models in a browser; Ctrl-C ends it.
+
+    runs: runs, folders, pretrained models' names or hub ids; default: the finished runs in runs/
+    and the pretrained models. data: images for models that come without a run
+    """
+    from torchcaps.explorer.serve import PORT, explore_models
+
+    several = [runs] if isinstance(runs, Run | str | Path) else list(runs)
+    sources = [run.folder if isinstance(run, Run) else run for run in several]
+    explore_models(sources, PORT if port is None else port, open, data)

@@ -1,0 +1,171 @@
+"""Commands that use a trained model: predict, embed, export."""
+
+import csv as csv_format
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from rich.progress import track
+from tyro.conf import Positional, arg
+
+from torchcaps.cli.console import console, print_json, say
+from torchcaps.cli.parse import File, Folder, Text
+from torchcaps.errors import TorchcapsError, UsageError
+
+Source = Annotated[str, Positional, arg(metavar="MODEL")]
+Images = Annotated[tuple[Path, ...], Positional, arg(metavar="IMAGE", help_behavior_hint="")]
+TopK = Annotated[int, arg(aliases=("--top",))]
+
+
+def _batches(files: list[Path], size: int, label: str) -> Iterator[list[Path]]:
+    """Some files at a time, with a progress bar if there are many."""
+    parts = [files[n : n + size] for n in range(0, len(files), size)]
+    hidden = len(parts) < 3 or not sys.stderr.isatty()
+    return iter(track(parts, label, console=console, disable=hidden, transient=True))
+
+
+def predict(
+    model: Source,
+    images: Images,
+    /,
+    top_k: TopK = 5,
+    batch_size: int = 64,
+    csv: bool = False,
+    json: bool = False,
+) -> None:
+    """Classify images: the most likely classes and their probabilities.
+
+    Examples: torchcaps predict runs/mine photo.jpg · torchcaps predict runs/mine photos/ --csv
+
+    Args:
+        model: A run, a saved model, a pretrained model or a hub id.
+        images: Image files and folders of images.
+        top_k: Number of classes to print.
+        batch_size: Images at a time.
+        csv: Print as CSV: file, class, probability.
+        json: Print as JSON: a list of {file, classes: [{name, probability}]}.
+    """
+    from torchcaps.models.predict import image_files
+    from torchcaps.training.load import load
+
+    _positive(batch_size)
+    files = image_files(images)
+    loaded = load(model)
+    predictions = [
+        classes
+        for part in _batches(files, batch_size, "predict")
+        for classes in loaded.predict(part, top_k, batch_size)
+    ]
+    pairs = list(zip(map(str, files), predictions, strict=True))
+    if json:
+        return print_json(
+            [{"file": f, "classes": [c._asdict() for c in classes]} for f, classes in pairs]
+        )
+    if csv:
+        rows = [(f, c.name, f"{c.probability:.4f}") for f, classes in pairs for c in classes]
+        return _write_rows(sys.stdout, [("file", "class", "probability"), *rows])
+    for file, classes in pairs:
+        say(f"{file}  " + "  ".join(f"{c.name} {c.probability:.1%}" for c in classes))
+
+
+def _positive(batch_size: int) -> None:
+    if batch_size < 1:
+        raise UsageError(f"--batch-size {batch_size}: it must be at least 1.")
+
+
+def _write_rows(file: Any, rows: Any) -> None:
+    csv_format.writer(file, lineterminator="\n").writerows(rows)
+
+
+def embed(
+    model: Source, images: Images, /, out: File, features: Text = "", batch_size: int = 64
+) -> None:
+    """Write a vector for each image, as .npy or .csv.
+
+    Example: torchcaps embed runs/mine photos/ --out photos.npy
+
+    Args:
+        model: A run, a saved model, a pretrained model or a hub id.
+        images: Image files and folders of images.
+        out: The file: .npy, with the images' names in a .txt beside it, or .csv, the name first.
+        features: A representation of the model; default: the first.
+        batch_size: Images at a time.
+    """
+    import numpy as np
+
+    from torchcaps.api import embed as vectors_of
+    from torchcaps.models.predict import image_files
+    from torchcaps.training.load import load
+
+    if out.suffix not in (".npy", ".csv"):
+        raise UsageError(f"--out {out}: the file's name ends in .npy or .csv.")
+    names = out.with_suffix(".txt")
+    if out.suffix == ".npy" and names.exists() and not out.exists():
+        raise TorchcapsError(f"{names} exists; the images' names would overwrite it.")
+    _positive(batch_size)
+    files = image_files(images)
+    loaded = load(model)
+    vectors = np.concatenate(
+        [
+            vectors_of(loaded, part, features=features, batch_size=batch_size).numpy()
+            for part in _batches(files, batch_size, "embed")
+        ]
+    )
+    out.parent.mkdir(parents=True, exist_ok=True)
+    if out.suffix == ".npy":
+        np.save(out, vectors)
+        names.write_text("".join(f"{f}\n" for f in files))
+    else:
+        rows = ([str(f), *map(repr, map(float, v))] for f, v in zip(files, vectors, strict=True))
+        with out.open("w", newline="") as file:
+            _write_rows(file, rows)
+    say(f"wrote {out}: {len(vectors)} vectors of {vectors.shape[1]}")
+
+
+def export(
+    model: Source,
+    /,
+    out: File,
+    format: Literal["onnx", "torch", "web"] = "onnx",
+    single_file: bool = False,
+    runtime: Folder = None,
+) -> None:
+    """Export a model for other programs, and check that the file's outputs are the model's.
+
+    Examples: torchcaps export runs/mine --out mine.onnx ·
+    torchcaps export runs/mine --format web --single-file --out mine.html
+
+    Args:
+        model: A run, a saved model, a pretrained model or a hub id.
+        out: The file; the folder of a web page.
+        format: ONNX, torch.export, or the explorer as a web page without a server.
+        single_file: Write the web page as one file that opens from a disk.
+        runtime: Folder of onnxruntime-web's files, if `make vendor` has not fetched them.
+    """
+    if format == "web":
+        return _export_web(model, out, single_file, runtime)
+    if single_file or runtime:
+        raise UsageError("--single-file and --runtime are for --format web.")
+    by_suffix = {".onnx": "onnx", ".pt2": "torch"}.get(out.suffix.lower(), format)
+    if by_suffix != format:
+        raise UsageError(f"--out {out} has the suffix of --format {by_suffix}, not {format}.")
+    from torchcaps.models.export import export as write
+    from torchcaps.training.load import load
+
+    loaded = load(model)
+    error = write(loaded, out, format)
+    shape = "x".join(map(str, loaded.config.image_shape))
+    say(f"wrote {out}: images of {shape}, any batch size; largest difference {error:.1e}")
+
+
+def _export_web(model: str, out: Path, single_file: bool, runtime: Path | None) -> None:
+    from torchcaps.explorer.shelf import Shelf
+    from torchcaps.explorer.web import export_web
+
+    shelf = Shelf([model], bundled=False)
+    with console.status(f"writing {out}"):
+        export_web(shelf, out, single_file, runtime)
+    size = sum(p.stat().st_size for p in ([out] if single_file else out.rglob("*")) if p.is_file())
+    hint = "open it in a browser" if single_file else f"python -m http.server -d {out}"
+    say(f"wrote {out}: {size / 1e6:.1f} MB; {hint}")

@@ -1,0 +1,149 @@
+"""How a table's cells are laid out: as Markdown, or in a terminal, in pieces that fit its width."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from torchcaps.cli.console import console
+
+if TYPE_CHECKING:
+    from torchcaps.papers.tables import Table
+
+HEAD = 7
+"""Letters of a head's word that stay together where there is little room."""
+
+
+def repeated(entries: list[dict[str, Any]]) -> list[str]:
+    """A sentence for each row with cells in which a seed was run more than once."""
+    cells: dict[tuple[str, str], list[str]] = {}
+    for c in entries:
+        if c["repeated"]:
+            seeds = ", ".join(map(str, c["repeated"]))
+            cells.setdefault((c["row"], seeds), []).append(c["column"])
+    return [
+        f"{row}: seed {seeds} was run more than once "
+        f"({', '.join(columns) if len(columns) < 4 else f'{len(columns)} columns'}); the mean of "
+        "its runs counts."
+        for (row, seeds), columns in cells.items()
+    ]
+
+
+def _by_row(entries: list[dict[str, Any]]) -> dict[tuple[str, str], dict[str, dict[str, Any]]]:
+    rows: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
+    for c in entries:
+        rows.setdefault((c["row"], c["protocol"]), {})[c["column"]] = c
+    return rows
+
+
+def as_markdown(t: "Table", columns: list[str], entries: list[dict[str, Any]]) -> str:
+    """Rows without any number, ours or the paper's, are left out."""
+    printed = {c["column"] for c in entries if c["paper_value"] is not None}
+    heads = [h for c in columns for h in ([c, "paper"] if c in printed else [c])]
+    lines = [f"| | {' | '.join(heads)} |", f"| --- |{' --- |' * len(heads)}"]
+    for (row, protocol), cells in _by_row(entries).items():
+        if not any(c["n"] or c["paper_value"] is not None for c in cells.values()):
+            continue
+        name = row if protocol == "ours" else f"{row} [{protocol}]"
+        line = []
+        for column in columns:
+            c = cells[column]
+            line.append(_cell(c, t.columns[column].digits, best=False))
+            if column in printed:
+                line.append("" if c["paper_value"] is None else f"{c['paper_value']}")
+        lines.append(f"| {name} | {' | '.join(line)} |")
+    return "\n".join([*lines, *(f"\n{note}" for note in repeated(entries))])
+
+
+def pieces(
+    t: "Table", columns: list[str], entries: list[dict[str, Any]], beyond: bool
+) -> Iterator[RichTable]:
+    """The table, in several pieces where a terminal has no room for all of its columns."""
+    wide = len(columns) > 2  # then the paper's value goes below ours
+    printed = any(name in row for row in t.rows.values() for name in columns)
+    beside = ["paper", "diff"] if printed and not wide else []
+    title = f"{t.paper} {t.name}: {t.title}" + (", beyond the paper" if beyond else "")
+    while columns:
+        count = len(columns)
+        while True:
+            part = columns[:count]
+            heads = ["row", *(head for column in part for head in (column, *beside))]
+            body = _body(t, part, entries, wide, bool(beside))
+            widths = _widths(heads, body, console.width)
+            if count == 1 or _whole(widths) <= console.width:
+                break
+            count -= 1
+        notes = [f"{n}: {t.columns[n].note}" for n in part if t.columns[n].note]
+        notes += ["below ours: the paper's"] if wide and printed and not beyond else []
+        shown = RichTable(title=title, caption="; ".join(notes) or None)
+        for head, width in zip(heads, widths, strict=True):
+            shown.add_column(head, overflow="fold", width=width)
+        for line in body:
+            shown.add_row(*line)
+        yield shown
+        columns = columns[count:]
+
+
+def _body(
+    t: "Table", columns: list[str], entries: list[dict[str, Any]], wide: bool, compared: bool
+) -> list[list[str]]:
+    body = []
+    for (row, protocol), cells in _by_row(entries).items():
+        line = [row if protocol == "ours" else rf"{row} \[{protocol}]"]
+        for column in columns:
+            c, digits = cells[column], t.columns[column].digits
+            value = "" if c["paper_value"] is None else f"{c['paper_value']}"
+            if wide:
+                ours = [f"{c['mean']:.{digits}f} ({c['n']})"] if c["n"] else ["–"]
+                ours += [f"± {c['std']:.{digits}f}"] if c["std"] is not None else []
+                line.append("\n".join(ours + ([f"[dim]{value}[/dim]"] if value else [])))
+            else:
+                line += [_cell(c, digits)]
+                line += [value, _difference(c, digits)] if compared else []
+        body.append(line)
+    return body
+
+
+def _widths(heads: list[str], body: list[list[str]], room: int) -> list[int]:
+    """Widths of columns that fit into a terminal, if they can: no number breaks, only long words
+    of heads may.
+    """
+    plain = [
+        [Text.from_markup(text).plain for text in column] for column in zip(*body, strict=True)
+    ]
+    words = [
+        max(len(x[:HEAD] if part is head else x) for part in (head, *texts) for x in part.split())
+        for head, texts in zip(heads, plain, strict=True)
+    ]
+    lines = [
+        max(len(x) for t in (head, *texts) for x in t.splitlines() or [""])
+        for head, texts in zip(heads, plain, strict=True)
+    ]
+    limit = max(lines)
+    while limit and _whole(_within(lines, words, limit)) > room:
+        limit -= 1
+    return _within(lines, words, limit)
+
+
+def _whole(widths: list[int]) -> int:
+    """The width of a table whose columns are so wide."""
+    return sum(widths) + 3 * len(widths) + 1
+
+
+def _within(lines: list[int], words: list[int], limit: int) -> list[int]:
+    return [max(word, min(line, limit)) for line, word in zip(lines, words, strict=True)]
+
+
+def _cell(c: dict[str, Any], n: int, best: bool = True) -> str:
+    if not c["n"]:
+        return "–"
+    if c["n"] == 1:
+        return f"{c['mean']:.{n}f} (1)"
+    most = f", best {c['best']:.{n}f}" if best else ""
+    return f"{c['mean']:.{n}f} ± {c['std']:.{n}f} ({c['n']}){most}"
+
+
+def _difference(c: dict[str, Any], n: int) -> str:
+    known = c["n"] and c["paper_value"] is not None
+    return f"{c['mean'] - c['paper_value']:+.{n}f}" if known else ""

@@ -1,0 +1,250 @@
+"""Image folders: `folder:PATH`, with or without labels.
+
+    PATH/CLASS/…                   holds out a tenth for testing, a tenth of the rest for validation
+    PATH/{train,val,test}/CLASS/…  the given splits; without test/ val/ is the test split
+    PATH/…                         images without labels
+    labels=FILE.csv                a table with columns file and label, and optionally split
+
+Other folders next to train/ are an error, unless `others` is ignore or classes.
+"""
+
+import csv
+import json
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from torchcaps.data.dataset import Dataset, Split, hold_out, with_validation
+from torchcaps.data.images import SUFFIXES, Size, as_size, list_images, read_images
+from torchcaps.data.registry import register
+from torchcaps.data.source import sha256
+from torchcaps.errors import TorchcapsError
+
+_KIND = {"train": "train", "training": "train", "test": "test", "testing": "test"} | dict.fromkeys(
+    ("val", "valid", "validation", "dev"), "val"
+)
+_FILES = ("file", "filename", "file_name", "image", "image_id", "path", "id")
+_LABELS = ("label", "class", "category", "target")
+Others = Literal["refuse", "ignore", "classes"]
+
+
+class File(NamedTuple):
+    """An image file with its label and split."""
+
+    path: Path
+    label: str | None
+    split: str
+    """train, val, test, or empty if not given."""
+
+
+def load_folder(
+    name: str,
+    folder: Path,
+    *,
+    seed: int,
+    size: int | str,
+    mode: str,
+    note: str = "",
+    others: str = "refuse",
+    skip_broken: bool = False,
+    labels: str = "",
+) -> Dataset:
+    """Load the images of a folder with its splits, or with new splits if it has none."""
+    if mode not in ("L", "RGB"):
+        raise TorchcapsError(f"mode={mode!r}: give L (gray) or RGB.")
+    if others not in ("refuse", "ignore", "classes"):
+        raise TorchcapsError(f"others={others}: give ignore or classes.")
+    if not folder.is_dir():
+        raise TorchcapsError(f"{folder}: no such folder.")
+    sides = as_size(size)
+    images = list_images(folder)
+    if not images:
+        raise TorchcapsError(f"{folder}: no images ({', '.join(sorted(SUFFIXES))}) in it.")
+    files = _from_table(folder, images, labels) if labels else _from_tree(folder, images, others)
+    unused = len(images) - len(files)
+    notes = [note] if note else []
+    if unused:
+        notes.append(f"{unused} images without a row or split are left out")
+    classes = _classes(folder, files)
+    readable, splits = _read(files, classes, sides, mode, skip_broken)
+    if broken := len(files) - len(readable):
+        notes.append(f"{broken} of {len(files)} files could not be read and are left out")
+    if unreadable := sorted(set(classes) - {f.label for f in readable}):
+        raise TorchcapsError(f"{folder}: no image of {', '.join(unreadable)} can be read.")
+    data = _split(name, folder, splits, classes, seed, "; ".join(notes))
+    return replace(data, files=_identity(folder, readable))
+
+
+def _identity(folder: Path, files: list[File]) -> str:
+    """The sha256 of relative paths, labels and splits."""
+    rows = sorted((f.path.relative_to(folder).as_posix(), f.label or "", f.split) for f in files)
+    return sha256(json.dumps(rows).encode())
+
+
+def _from_tree(folder: Path, images: list[Path], others: str) -> list[File]:
+    """Labels and splits from class folders, with or without train/val/test above them."""
+    relative = [(path, path.relative_to(folder).parts) for path in images]
+    tops = sorted({parts[0] for _, parts in relative if len(parts) > 1})
+    kinds = {top: _KIND[top.lower()] for top in tops if top.lower() in _KIND}
+    if not kinds or others == "classes":
+        return [File(p, parts[0] if len(parts) > 1 else None, "") for p, parts in relative]
+    other_folders = [top for top in tops if top not in kinds]
+    if "train" not in kinds.values():
+        raise TorchcapsError(
+            f"{folder}: {_list(kinds)} without train/; give others=classes if these are classes."
+        )
+    if other_folders and others != "ignore":
+        raise TorchcapsError(
+            f"{folder}: {_list(other_folders)} beside {_list(kinds)}; others=ignore skips them, "
+            "others=classes uses every folder as a class."
+        )
+    if len(set(kinds.values())) < len(kinds):
+        raise TorchcapsError(f"{folder}: {_list(kinds)}: two are the same split.")
+    return [
+        File(path, parts[1] if len(parts) > 2 else None, kinds[parts[0]])
+        for path, parts in relative
+        if len(parts) > 1 and parts[0] in kinds
+    ]
+
+
+def _list(names: Iterable[str]) -> str:
+    return ", ".join(f"{name}/" for name in names)
+
+
+def _from_table(folder: Path, images: list[Path], labels: str) -> list[File]:
+    """Labels and splits from a CSV table; names are relative to the folder, suffixes optional."""
+    table = folder / labels if (folder / labels).is_file() else Path(labels).expanduser()
+    try:
+        with table.open(newline="", encoding="utf-8-sig") as file:
+            rows = list(csv.DictReader(file))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise TorchcapsError(f"labels={labels}: not a readable table ({error}).") from None
+    columns = {str(key).strip().lower(): key for key in (rows[0] if rows else {})}
+    file_column, label_column = (
+        next((columns[n] for n in names if n in columns), "") for names in (_FILES, _LABELS)
+    )
+    if not file_column or not label_column:
+        raise TorchcapsError(
+            f"{table}: no columns {_FILES[0]} and {_LABELS[0]} in the first line. Its columns: "
+            f"{', '.join(columns) or 'none'}."
+        )
+    by_name: dict[str, Path] = {}
+    for path in images:  # the full name first, then without folders or suffix
+        relative = path.relative_to(folder)
+        for text in (relative, relative.with_suffix(""), Path(path.name), Path(path.stem)):
+            by_name.setdefault(text.as_posix(), path)
+    files, unknown = [], []
+    for row in rows:
+        name = (row[file_column] or "").strip()
+        path = by_name.get(Path(name).as_posix()) if name else None
+        split = (row.get(columns.get("split", "")) or "").strip().lower()
+        if path is None or (split and split not in _KIND) or not row[label_column]:
+            unknown.append(f"{name or '(empty)'}{f' ({split})' if split else ''}")
+        else:
+            files.append(File(path, row[label_column].strip(), _KIND.get(split, "")))
+    if unknown:
+        more = f" and {len(unknown) - 10} more" if len(unknown) > 10 else ""
+        raise TorchcapsError(
+            f"{table}: {len(unknown)} of {len(rows)} lines have an unknown image or split, or no "
+            f"label: {', '.join(unknown[:10])}{more}."
+        )
+    if len({f.path for f in files}) < len(files):
+        raise TorchcapsError(f"{table}: it names an image twice.")
+    if len({bool(f.split) for f in files}) > 1:
+        raise TorchcapsError(f"{table}: some lines have a split, some have none. Give all a split.")
+    return files
+
+
+def _classes(folder: Path, files: list[File]) -> tuple[str, ...]:
+    """Sorted class names; raises if another split has a class that train lacks."""
+    first = files[0].split and "train"
+    classes = sorted({f.label for f in files if f.label is not None and f.split == first})
+    unknown = sorted({f.label for f in files if f.label is not None} - set(classes))
+    if unknown:
+        raise TorchcapsError(f"{folder}: classes {unknown} are not in the train split.")
+    return tuple(classes)
+
+
+def _read(
+    files: list[File], classes: tuple[str, ...], size: Size, mode: str, skip_broken: bool
+) -> tuple[list[File], dict[str, Split]]:
+    """Read the images. -> files that could be read, splits by name"""
+    numbers = {name: n for n, name in enumerate(classes)}
+    images, indices = read_images([f.path for f in files], size, mode, skip_broken)
+    readable = [files[n] for n in indices]
+    labels = torch.tensor([-1 if f.label is None else numbers[f.label] for f in readable])
+    data, splits = Split(images, labels), {}
+    for split in dict.fromkeys(f.split for f in readable):
+        splits[split] = data[torch.tensor([f.split == split for f in readable])]
+    return readable, splits
+
+
+def _split(
+    name: str,
+    folder: Path,
+    splits: dict[str, Split],
+    classes: tuple[str, ...],
+    seed: int,
+    note: str,
+) -> Dataset:
+    """Make the data set; hold out validation and test images if these splits are missing."""
+    train = splits.get("", splits.get("train"))
+    if train is None:
+        raise TorchcapsError(f"{folder}: no image of the train split can be read.")
+    val, test = splits.get("val"), splits.get("test")
+    if test is None and val is not None:
+        test, val = val, None
+    if test is None:
+        kept, held = _hold_out(folder, train.labels, seed)
+        train, test, seed = train[kept], train[held], seed + ("" in splits)
+    if val is not None:
+        return Dataset(name, train, val, test, classes, note)
+    if len(hold_out(train.labels, seed=seed)[1]) >= len(train) // 20:
+        return with_validation(name, train, test, classes, seed=seed, note=note)
+    kept, held = _hold_out(folder, train.labels, seed)
+    return Dataset(name, train[kept], train[held], test, classes, note)
+
+
+def _hold_out(folder: Path, labels: Tensor, seed: int) -> tuple[Tensor, Tensor]:
+    """Hold out a tenth of every class, or of all images if the classes are too small."""
+    kept, held = hold_out(labels, 0.1, seed)
+    if len(held) >= max(1, len(labels) // 20):
+        return kept, held
+    if len(labels) < 3:
+        raise TorchcapsError(f"{folder}: too few images to split ({len(labels)}). Give at least 3.")
+    kept, held = hold_out(torch.zeros_like(labels), 0.1, seed)
+    return (kept, held) if len(held) else (kept[:-1], kept[-1:])
+
+
+@register(
+    "folder",
+    "your own images: folder:PATH[,size=64|48x64][,mode=RGB|L][,labels=FILE.csv]"
+    "[,others=ignore|classes][,skip_broken=true]",
+)
+def folder(
+    root: Path,
+    path: str,
+    *,
+    seed: int,
+    size: str = "64",
+    mode: str = "RGB",
+    labels: str = "",
+    others: str = "refuse",
+    skip_broken: bool = False,
+) -> Dataset:
+    """Class subfolders, with or without train/val/test above them; other images have no labels."""
+    del root
+    return load_folder(
+        f"folder:{path}",
+        Path(path).expanduser(),
+        seed=seed,
+        size=size,
+        mode=mode,
+        labels=labels,
+        others=others,
+        skip_broken=skip_broken,
+    )

@@ -1,5 +1,0 @@
-"""Capsules with Inverted Dot-Product Attention Routing (Tsai and others, 2020)."""
-
-from torchcaps.experiments.inverted import fair, figure4, figure5, table1
-
-__all__ = ["fair", "figure4", "figure5", "table1"]

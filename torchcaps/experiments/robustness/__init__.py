@@ -1,5 +1,0 @@
-"""Capsule Network is Not More Robust than Convolutional Network (Gu, Tresp, Hu 2021)."""
-
-from torchcaps.experiments.robustness import best, table1, table2, table3, table4, table5, turned
-
-__all__ = ["best", "table1", "table2", "table3", "table4", "table5", "turned"]

@@ -1,0 +1,86 @@
+"""A model as a file for other programs, and the proof that the file answers like the model."""
+
+import logging
+import re
+import warnings
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree
+
+from torchcaps.errors import TorchcapsError
+from torchcaps.models.base import Model
+
+Format = Literal["onnx", "torch"]
+BATCHES = (1, 3, 8)
+"""Sizes with which a file is tried."""
+
+
+def export(model: Model, file: Path, kind: Format = "onnx") -> float:
+    """Write the model with any batch, and compare. -> the largest difference that was seen
+
+    Its outputs are the model's that are there, by their names: logits first where it has any.
+    """
+    model = model.cpu().eval()
+    batch = torch.export.Dim("batch", min=1, max=4096)
+    example = torch.rand(2, *model.config.image_shape)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with warnings.catch_warnings():  # of torch, about torch's own code
+        warnings.filterwarnings("ignore", ".*LeafSpec", FutureWarning)
+        program = torch.export.export(model, (example,), dynamic_shapes=({0: batch},))
+        if kind == "torch":
+            torch.export.save(program, file)
+            loaded = torch.export.load(file).module()
+
+            def answers(images: Tensor) -> list[Tensor]:
+                return _leaves(loaded(images))
+        else:
+            with torch.no_grad():
+                names = _names(model(example))
+            answers = _written_onnx(program, file, names)
+    worst, same = 0.0, torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for size in BATCHES:
+            images = torch.rand(size, *model.config.image_shape, generator=same)
+            for output, expected in zip(answers(images), _leaves(model(images)), strict=True):
+                apart = (output - expected).abs().max() / expected.abs().max().clamp(min=1)
+                worst = max(float(apart.nan_to_num(torch.inf)), worst)
+    if not worst < 1e-3:
+        raise TorchcapsError(f"{file} was written, but differs from the model by {worst:.2g}.")
+    return worst
+
+
+def _leaves(output: object) -> list[Tensor]:
+    return [t for t in _pytree.tree_leaves(output) if isinstance(t, Tensor)]
+
+
+def _names(output: object) -> list[str]:
+    """Where each tensor of an output stands: logits, layers.0.poses."""
+    pairs, _ = _pytree.tree_flatten_with_path(output)
+    names = [_pytree.keystr(path) for path, leaf in pairs if isinstance(leaf, Tensor)]
+    return [re.sub(r"\W+", ".", name).strip(".") for name in names]
+
+
+def _written_onnx(program: torch.export.ExportedProgram, file: Path, names: list[str]):  # pyright: ignore
+    try:
+        import onnxruntime
+        import onnxscript  # noqa: F401
+    except ImportError as error:
+        raise TorchcapsError(f"ONNX needs {error.name}: pip install 'torchcaps[export]'.") from None
+    # torch tells of every output that a model leaves out
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+    exported = torch.onnx.export(
+        program, dynamo=True, opset_version=18, verbose=False, input_names=["images"],
+        output_names=names,
+    )  # fmt: skip
+    assert exported is not None
+    exported.save(file)
+    session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
+    (given,) = session.get_inputs()
+
+    def answers(images: Tensor) -> list[Tensor]:
+        return [torch.from_numpy(t) for t in session.run(None, {given.name: images.numpy()})]
+
+    return answers

@@ -1,0 +1,3 @@
+"""Generative capsules with variational inference."""
+
+from torchcaps.models.generative import model

@@ -1,0 +1,66 @@
+"""The task `masked`: pretrain a model by reconstructing removed patches."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from torchcaps.data import Batch, Dataset
+from torchcaps.errors import TorchcapsError
+from torchcaps.models.mcae.model import MCAE
+from torchcaps.models.mcae.patches import to_patches, visible_rows
+from torchcaps.training.task import Task, TaskConfig, register_task
+
+
+@dataclass(frozen=True, kw_only=True)
+class Masked(TaskConfig):
+    mask_ratio: float = 0.5
+    """Fraction of patches that is removed."""
+    whole: bool = False
+    """Count visible patches in the loss too."""
+
+
+@register_task("masked", Masked)
+class MaskedTask(Task):
+    config: Masked
+    model: MCAE
+
+    def check(self, data: Dataset, cutmix: float) -> None:
+        super().check(data, cutmix)
+        if "draw" not in self.model.provides:
+            raise TorchcapsError(
+                "The task 'masked' needs a model that reconstructs removed patches, such as "
+                f"mcae-pretrain; this is a {self.model.config.family}."
+            )
+        if not 0 < self.visible < self.model.length:
+            ratio = self.config.mask_ratio
+            raise TorchcapsError(
+                f"task.mask_ratio={ratio} of {self.model.length} patches must remove at least one "
+                "patch and leave at least one."
+            )
+
+    def figures(self, data: Dataset) -> dict[str, Callable[[Path], None]]:
+        from torchcaps.analysis.matplotlib_figures import save_figure
+        from torchcaps.analysis.plots import get_plot
+
+        plot = get_plot("masked")
+        arrays = plot.compute(self.model, data)
+        return {"masked": lambda path: save_figure(plot.figure({"masked": arrays}), path, dpi=110)}
+
+    @property
+    def visible(self) -> int:
+        return self.model.length - round(self.config.mask_ratio * self.model.length)
+
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
+        """Mean squared error over the pixels of removed patches, or of all patches (`whole`)."""
+        model, images = self.model, batch.images
+        rows = visible_rows(len(images), model.length, self.visible, images.device, self.training)
+        output = model.encode(images, rows)
+        decoded = model.draw(output.layers[-1], rows)
+        patches = to_patches(decoded.float(), model.options.patch_size)
+        error = (patches - model.patch_targets(images)).square().mean(-1)
+        assert output.masked is not None
+        weight = torch.ones_like(error) if self.config.whole else output.masked.float()
+        return {"loss": (error * weight).sum() / weight.sum()}

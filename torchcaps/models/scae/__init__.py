@@ -1,0 +1,3 @@
+"""The stacked capsule autoencoder."""
+
+from torchcaps.models.scae import model

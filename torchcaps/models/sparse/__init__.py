@@ -1,0 +1,3 @@
+"""Sparse unsupervised capsules: a few capsules reconstruct the image."""
+
+from torchcaps.models.sparse import model

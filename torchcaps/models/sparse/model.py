@@ -1,0 +1,262 @@
+"""Sparse unsupervised capsules (Rawlinson, Ahmed, Kowadlo 2018): CapsNet's geometry, no labels.
+
+    Conv(256,9,1) + ReLU -> primary capsules, Conv(256,9,2) as 32 types x 8 -> squash
+    -> routing -> 16 latent capsules x 16; all but a few masked by rank (`models/sparse/mask.py`)
+    decoder: FC(512) + FC(1024) + FC(pixels) from the masked capsules
+
+On 40x40 pixels, which affNIST needs, primary capsules form a 12x12 grid (the paper's 6x6 is for
+28x28). Initialization follows the authors: truncated normals, biases of 0.1, the primary
+convolution divided by 32 (their softmax runs over 32 types), one bias per latent capsule inside
+each routing iteration. `num_caps=(32, 16)` stacks two layers with a mask in each. Not in the paper:
+`backbone="norm"`, strided 3x3 convolutions with BatchNorm instead of both 9x9 ones; `frame=28`,
+capsules that see a crop around the ink, with the reconstruction placed back at its position.
+"""
+
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from torchcaps.errors import TorchcapsError
+from torchcaps.layers import (
+    Capsules,
+    ConvStack,
+    DenseCaps,
+    MLPDecoder,
+    NormStack,
+    PrimaryCaps,
+    router_with,
+)
+from torchcaps.layers.stems import conv_out
+from torchcaps.models.base import Model, ModelConfig, Output, register_output
+from torchcaps.models.registry import register
+from torchcaps.models.sparse.frame import Frame, shifted
+from torchcaps.models.sparse.mask import Kind, Ranking, SparseMask
+
+
+@dataclass(frozen=True, kw_only=True)
+class SparseConfig(ModelConfig):
+    family: ClassVar[str] = "sparse"
+    backbone: Literal["conv", "norm"] = field(default="conv", metadata={"digest": "stem"})
+    """The paper's 9x9 convolutions (conv), or strided 3x3 ones with BatchNorm (norm)."""
+    frame: int = 0
+    """Side of the crop around the ink that the capsules see; 0: the whole image."""
+    channels: int = 256
+    """Channels of the first convolution."""
+    kernel_size: int = 9
+    """Kernel size of both convolutions of the paper's stem."""
+    num_types: int = 32
+    """Types of primary capsule at each position."""
+    pose_dim: int = field(default=8, metadata={"digest": "in_dim"})
+    """Entries of a primary capsule's pose."""
+    num_caps: tuple[int, ...] = (16,)
+    """Number of latent capsules in each layer, from the lowest."""
+    latent_pose_dim: int = field(default=16, metadata={"digest": "out_dim"})
+    """Entries of a latent capsule's pose."""
+    routing: str = "dynamic"
+    """Routing to the latent capsules: dynamic, inverted, em, self, vb, none, or a registered one.
+    """
+    num_iters: int = 3
+    """Routing iterations, for iterative routings."""
+    mask: Kind = "rank"
+    """Latent capsules that the decoder sees: weighted by rank, the first, the top k, or all."""
+    gamma: float = 12.0
+    """Decay of the mask with rank."""
+    top_k: int = 3
+    """Number of capsules that the mask top-k keeps."""
+    low: float = 0.64
+    """Frequency below which a capsule's boost rises, as a multiple of 1 / number of capsules."""
+    high: float = 1.6
+    """Frequency above which a capsule's boost falls, as a multiple of 1 / number of capsules."""
+    boost_in_routing: bool = False
+    """Multiply the couplings by the boosts in every iteration of dynamic routing."""
+    support: Literal["positions", "authors"] = "positions"
+    """Support as in the paper (positions), or with the bug of the authors' code (authors)."""
+    hidden: tuple[int, ...] = (512, 1024)
+    """Units of the decoder's hidden layers."""
+
+
+@register_output
+@dataclass
+class SparseOutput(Output):
+    rankings: tuple[Ranking, ...] = field(
+        default=(), metadata={"letters": "", "what": "support, rank and mask of each latent layer"}
+    )
+    centre: Tensor | None = field(
+        default=None,
+        metadata={"letters": "[B,2]", "what": "position of the frame, right and down"},
+    )
+
+    @property
+    def drawable(self) -> Tensor | None:
+        """Masked poses of the last layer, as the decoder sees them."""
+        return None if self.capsules is None else self.capsules * self.rankings[-1].mask[..., None]
+
+
+class SparseCapsNet(Model):
+    def __init__(self, config: SparseConfig):
+        super().__init__()
+        self.config = c = config
+        if not c.num_caps:
+            raise TorchcapsError(
+                "num_caps=() has no layer: give at least one layer of latent capsules, as (16,)."
+            )
+        if not 0 <= c.frame <= c.image_size:
+            raise TorchcapsError(
+                f"frame={c.frame} is outside the range from 0 to the image size {c.image_size}."
+            )
+        self.frame = Frame(c.in_channels, c.frame) if c.frame else None
+        size = c.frame or c.image_size
+        if c.backbone == "norm":
+            width = c.num_types * c.pose_dim
+            self.stem: nn.Module = NormStack(c.in_channels, (64, 128, width), (2, 2, 1))
+            self.primary: nn.Module = PrimaryCaps(
+                in_channels=width,
+                num_types=c.num_types,
+                out_dim=c.pose_dim,
+                kernel_size=1,
+                stride=1,
+            )
+            side = (size + 3) // 4
+        else:
+            self.stem = ConvStack(c.in_channels, (c.channels,), c.kernel_size, (1,))
+            self.primary = PrimaryCaps(
+                in_channels=c.channels,
+                num_types=c.num_types,
+                out_dim=c.pose_dim,
+                kernel_size=c.kernel_size,
+                stride=2,
+                scale=1 / 32,
+            )
+            side = conv_out(conv_out(size, c.kernel_size), c.kernel_size, 2)
+        if side < 1:
+            raise TorchcapsError(
+                f"{size} pixels are too few for two convolutions of {c.kernel_size}."
+            )
+        if c.boost_in_routing and c.routing != "dynamic":
+            raise TorchcapsError(
+                f"boost_in_routing needs dynamic routing; routing is {c.routing!r}."
+            )
+        routing = "uniform" if c.routing == "none" else c.routing
+        router = router_with(routing, num_iters=c.num_iters, bias=True)
+        self.uses_activations = router.activations
+        self.boost_in_routing = c.boost_in_routing
+        self.latent, self.masks = nn.ModuleList(), nn.ModuleList()
+        children, dim = side * side * c.num_types, c.pose_dim
+        for count in c.num_caps:
+            self.latent.append(
+                DenseCaps(
+                    in_caps=children,
+                    in_dim=dim,
+                    out_caps=count,
+                    out_dim=c.latent_pose_dim,
+                    routing=router,
+                )
+            )
+            self.masks.append(
+                SparseMask(
+                    count, c.mask, gamma=c.gamma, k=c.top_k, low=c.low, high=c.high,
+                    support=c.support,
+                )
+            )  # fmt: skip
+            children, dim = count, c.latent_pose_dim
+        self.decoder = MLPDecoder(
+            in_units=children * dim, hidden=c.hidden, image_shape=(c.in_channels, size, size)
+        )
+        if c.backbone == "conv":
+            self._init_as_authors()
+
+    def _init_as_authors(self) -> None:
+        """Truncated normals, cut at two standard deviations, and biases of 0.1."""
+        assert isinstance(self.stem, ConvStack) and isinstance(self.primary, PrimaryCaps)
+        for name, parameter in self.named_parameters():
+            if name.startswith("frame"):
+                continue
+            if name.endswith("bias"):
+                nn.init.constant_(parameter, 0.1)
+            elif parameter.dim() > 1:
+                std = 0.05 if name.startswith("stem") else 0.1
+                nn.init.trunc_normal_(parameter, std=std, a=-2 * std, b=2 * std)
+
+    @property
+    def provides(self) -> frozenset[str]:
+        return frozenset({"decode", "redraw", "ranks"})
+
+    def encode(self, images: Tensor, *, coupling: bool = False) -> SparseOutput:
+        self.check_images(images)
+        center = None
+        if self.frame is not None:
+            images, center = self.frame(images)
+        features = self.stem(images)
+        primary = Capsules(self.primary(features))
+        layers, rankings = [primary], []
+        below, grid = primary, tuple(primary.poses.shape[1:4])
+        for layer, mask in zip(self.latent, self.masks, strict=True):
+            active = below.activations
+            if self.uses_activations and active is None:
+                active = below.poses.norm(dim=-1)
+            gain = mask.boost if self.boost_in_routing else None
+            parents: Capsules = layer(below.poses, active, coupling=True, gain=gain)
+            ranking: Ranking = mask(parents.coupling, grid)
+            rankings.append(ranking)
+            layers.append(parents if coupling else parents._replace(coupling=None))
+            grid = (parents.poses.shape[1],)
+            activations = parents.activations
+            if activations is not None:
+                activations = activations * ranking.mask
+            below = Capsules(parents.poses * ranking.mask[..., None], activations)
+        return SparseOutput(
+            features=features, layers=tuple(layers), rankings=tuple(rankings), centre=center
+        )
+
+    def decode(self, poses: Tensor, labels: Tensor | None = None) -> Tensor:
+        """Decode poses without applying a mask; `Output.drawable` has the masked poses.
+
+        With a frame the reconstruction is in the middle of the image.
+        """
+        assert self.decoder is not None
+        images = self.decoder(poses.flatten(1))
+        if self.frame is None:
+            return images
+        return shifted(images, images.new_zeros(images.shape[0], 2), self.config.image_size)
+
+    def forward(self, images: Tensor, *, coupling: bool = False) -> SparseOutput:
+        output = self.encode(images, coupling=coupling)
+        assert self.decoder is not None and output.drawable is not None
+        reconstruction = self.decoder(output.drawable.flatten(1))
+        if output.centre is not None:
+            reconstruction = shifted(reconstruction, output.centre, self.config.image_size)
+        return replace(output, reconstruction=reconstruction)
+
+    def representations(self, images: Tensor) -> dict[str, Tensor]:
+        """Latent capsules before and after the mask, the former with their support, and the pixels
+        of the image or of the frame.
+        """
+        output = self.encode(images)
+        assert output.capsules is not None and output.drawable is not None
+        unmasked, support = output.capsules.flatten(1), output.rankings[-1].support
+        return {
+            "unmasked": unmasked,
+            "masked": output.drawable.flatten(1),
+            "unmasked with support": torch.cat([unmasked, support / support.amax(1, True)], 1),
+            "pixels": (images if self.frame is None else self.frame(images)[0]).flatten(1),
+        }
+
+
+register(
+    "sparse", SparseCapsNet, SparseConfig(), "sparse unsupervised capsules (Rawlinson et al. 2018)"
+)
+register(
+    "sparse-dense",
+    SparseCapsNet,
+    SparseConfig(mask="none"),
+    "unsupervised capsules without a mask, a baseline",
+    listed=False,
+)
+register(
+    "sparse-small",
+    SparseCapsNet,
+    SparseConfig(backbone="norm", num_types=8, hidden=(128, 256)),
+    "small sparse unsupervised capsules for CPUs",
+)

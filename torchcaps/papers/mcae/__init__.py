@@ -1,0 +1,3 @@
+"""Masked Capsule Autoencoders (Everett, Zhong, Leontidis 2024)."""
+
+from torchcaps.papers.mcae import ablations, best, few, pretraining, table1, viewpoints

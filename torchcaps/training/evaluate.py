@@ -1,0 +1,205 @@
+"""Evaluate a trained model: the numbers of its task, class by class, and metrics by name.
+
+Evaluation is in float32 (`hardware.evaluation_precision`), so the record of a run and a later
+evaluation agree to the bit.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from torchcaps.data import Dataset, Split, as_dataset
+from torchcaps.data.dataset import named_as, whole
+from torchcaps.data.registry import shared_loads
+from torchcaps.errors import TorchcapsError
+from torchcaps.metrics.base import ProgressFn, evaluate_all, prepare
+from torchcaps.metrics.confusion import summary
+from torchcaps.models import Model
+from torchcaps.training.defaults import defaults
+from torchcaps.training.hardware import best_device, evaluation_precision, on_device
+from torchcaps.training.load import data_of, load, other_data, other_files
+from torchcaps.training.provenance import environment
+from torchcaps.training.recipe import Recipe, from_dict
+from torchcaps.training.run import Run
+from torchcaps.training.setup import check_sizes
+from torchcaps.training.task import Task, make_task
+
+SplitName = Literal["test", "val", "train", "all"]
+
+
+class Trained(NamedTuple):
+    """A trained model and what is known of its training."""
+
+    name: str
+    task: Task
+    recipe: Recipe
+    run: Run | None
+
+    @property
+    def model(self) -> Model:
+        return self.task.model
+
+
+def open_trained(source: Run | Model | str | Path, device: str = "auto") -> Trained:
+    """A run, a saved model, a pretrained model by its name, or a model instance, to evaluate."""
+    run = source if isinstance(source, Run) else None
+    if isinstance(source, str | Path) and (Path(source) / "recipe.json").exists():
+        run = Run.open(source)
+    if run is not None:
+        run.record()  # raises unless the run is finished
+        model, recipe, name = load(run.folder), run.recipe(), str(run.folder)
+    else:
+        model = source if isinstance(source, Model) else load(str(source))
+        name = model.config.family if isinstance(source, Model) else str(source)
+        record = model.record or {}
+        recipe = from_dict(record["recipe"]) if "recipe" in record else _recipe_of(model)
+    task = on_device(make_task(model, recipe.task), best_device(device))
+    return Trained(name, task.eval(), recipe, run)
+
+
+def _recipe_of(model: Model) -> Recipe:
+    """A recipe for a model that was trained elsewhere: its data is unknown."""
+    task = defaults("", model.config, labelled=True).task
+    recipe = Recipe(name=model.config.family, model=model.config, task=task)
+    return replace(recipe, data=replace(recipe.data, name=""))
+
+
+def task_results(task: Task, name: str, data: Dataset, split: str) -> list[dict[str, Any]]:
+    """The numbers of a task on one split, as lines of a record."""
+    rows: Split = getattr(data, split)
+    return [
+        {"data": name, "split": split, "metric": metric, "value": value, "n": len(rows)}
+        for metric, value in task.evaluate(rows).items()
+    ]
+
+
+def run_data(run: Run, root: str | Path | None = None) -> Dataset:
+    """The data set of a run; one from memory only as long as the run is open, or given again."""
+    recipe = run.recipe()
+    if recipe.data.name == "memory":
+        if run.data is None:
+            raise TorchcapsError(
+                f"{run.folder} was trained on data in memory. Pass it again: data=…"
+            )
+        return run.data
+    return data_of(recipe.data, root, label_seed=recipe.seed)
+
+
+def evaluate(
+    model: Run | Model | str | Path,
+    data: Any = "",
+    *,
+    split: SplitName = "test",
+    metrics: Sequence[str] = (),
+    data_root: str | Path | None = None,
+    device: str = "auto",
+    progress: ProgressFn | None = None,
+) -> dict[str, Any]:
+    """Evaluate the chosen weights of a run, or any trained model, on one split of a data set.
+
+    Classes are matched by name.
+
+    >>> torchcaps.evaluate("runs/demo/capsnet", metrics=["calibration"])["numbers"]["accuracy"]
+
+    model: a run, its folder, a saved model, a pretrained model's name, or a model instance
+    data: a data set by name, or whatever `fit` takes; default: the run's own
+    split: test, val, train, or all: every image of the set
+    metrics: metrics by name, each with a data set and options of its own if it needs them
+    Returns `numbers` (by metric), `n` images, and for single labels `classes`, `confusion` and
+    `mistakes`; `results` has a line for each of `metrics`.
+    """
+    trained = open_trained(model, device)
+    recipe, task = trained.recipe, trained.task
+    dataset, name = _dataset(trained, data, data_root)
+    check_sizes(trained.model, replace(dataset, classes=()))
+    labelled = type(task).needs_labels
+    if labelled and not dataset.classes:
+        raise TorchcapsError(f"{name} has no labels. To classify its images: torchcaps predict.")
+    if labelled and trained.model.class_names:
+        dataset = named_as(dataset, trained.model.class_names)
+    if split == "train" and dataset.render is not None:
+        raise TorchcapsError(
+            f"{name}: its training images are generated anew in every epoch; evaluate on val or "
+            "test."
+        )
+    rows: Split = whole(dataset) if split == "all" else getattr(dataset, split)
+    rows = rows.to(next(trained.model.parameters()).device)
+    with evaluation_precision(recipe.hardware):
+        numbers = task.evaluate(rows)
+        details = {}
+        if labelled and rows.labels.ndim == 1 and "logits" in trained.model.provides:
+            details = summary(trained.model, rows, dataset.classes)
+    facts = {"run": trained.name, "recipe": recipe.name, "seed": recipe.seed, "data": name}
+    if trained.run and name == recipe.data.name and other_files(trained.run.start(), dataset):
+        facts["note"] = (
+            f"{name} has other files than when the run began: the run may have learned from some "
+            "of these images."
+        )
+    results = [
+        line
+        for record in _metric_records(trained, metrics, dataset, name, data_root, "", progress)
+        for line in record["results"]
+    ]
+    numbers |= {line["metric"]: line["value"] for line in results if line["data"] == name}
+    more = {"results": results} if metrics else {}
+    return {**facts, "split": split, "n": len(rows), "numbers": numbers, **details, **more}
+
+
+def _dataset(trained: Trained, data: Any, root: str | Path | None) -> tuple[Dataset, str]:
+    """The data set to evaluate on, and its name."""
+    recipe = trained.recipe
+    if not isinstance(data, str):
+        dataset = as_dataset(data, seed=recipe.data.seed)
+        return dataset, dataset.name
+    if not data and trained.run is not None:
+        return run_data(trained.run, root), recipe.data.name
+    if not data and not recipe.data.name:
+        raise TorchcapsError(f"{trained.name} has no data set of its own: give one (data=…).")
+    name = data or recipe.data.name
+    return data_of(other_data(recipe.data, name), root, label_seed=recipe.seed), name
+
+
+def evaluate_metrics(
+    source: Run | str | Path,
+    metrics: Sequence[str],
+    data_root: str | Path | None = None,
+    command: str = "",
+    progress: ProgressFn | None = None,
+    data: Any = "",
+) -> Iterator[dict[str, Any]]:
+    """Metrics of a trained model: for each, as soon as it is computed, a record for the results.
+
+    command: the command that gives the numbers again, if it is not this process's own. data: the
+    data set of metrics that name none; default: the run's own
+    """
+    trained = open_trained(source)
+    dataset, name = _dataset(trained, data, data_root)
+    yield from _metric_records(trained, metrics, dataset, name, data_root, command, progress)
+
+
+def _metric_records(
+    trained: Trained,
+    metrics: Sequence[str],
+    dataset: Dataset,
+    name: str,
+    data_root: str | Path | None,
+    command: str,
+    progress: ProgressFn | None,
+) -> Iterator[dict[str, Any]]:
+    if not metrics:
+        return
+    recipe, run = trained.recipe, trained.run
+    memory = (dataset, recipe.data.seed) if name == "memory" else None
+    with shared_loads(memory) if memory else nullcontext():
+        prepared = prepare(metrics, dataset, name, data_root or recipe.data.root or None)
+    for metric in prepared:
+        metric.check(trained.model)
+    device = next(trained.model.parameters()).device
+    record = {**(run.record() if run else {}), **environment(device, command)}
+    own_data = run is not None and name == recipe.data.name
+    cache = run.encodings if run is not None and own_data else None
+    with evaluation_precision(recipe.hardware):
+        for lines in evaluate_all(prepared, trained.model, device, cache, progress):
+            yield {**record, "results": lines}
