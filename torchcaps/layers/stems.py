@@ -115,6 +115,15 @@ class Normalize(nn.Module):
         return images * self.std + self.mean
 
 
+class TokenNorm(nn.BatchNorm1d):
+    """BatchNorm over all positions of the sequence. tokens [B,V,C] -> [B,V,C]"""
+
+    letters = "[B,L,C] -> [B,L,C]"
+
+    def forward(self, input: Tensor) -> Tensor:
+        return super().forward(input.flatten(0, -2)).unflatten(0, input.shape[:-1])
+
+
 def conv3(in_channels: int, out_channels: int, stride: int = 1) -> nn.Conv2d:
     return nn.Conv2d(in_channels, out_channels, 3, stride, 1, bias=False)
 

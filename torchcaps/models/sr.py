@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torchcaps.errors import TorchcapsError
 from torchcaps.layers import Capsules, ConvCaps, Normalize, ResNetStack, SelfRouting
 from torchcaps.layers.capsules import ClassCaps
+from torchcaps.layers.stems import TokenNorm
 from torchcaps.models.base import Model, ModelConfig, Output
-from torchcaps.models.mcae.patches import TokenNorm
 from torchcaps.models.registry import register
 from torchcaps.routing import Window
 

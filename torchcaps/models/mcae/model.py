@@ -21,12 +21,12 @@ from torch import Tensor, nn
 from torchcaps.errors import TorchcapsError
 from torchcaps.layers import Capsules, Normalize, PointwiseCaps, router_with
 from torchcaps.layers.capsules import ClassCaps
+from torchcaps.layers.stems import TokenNorm
 from torchcaps.models.base import Model, ModelConfig, Output, register_output
 from torchcaps.models.mcae.decoder import CapsuleDecoder, ConvPatchDecoder, MLPPatchDecoder
 from torchcaps.models.mcae.patches import (
     Attention,
     ConvMixer,
-    TokenNorm,
     ViT,
     from_patches,
     keep,

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from torchcaps.errors import TorchcapsError, known_to_timm, require
 from torchcaps.functional import counter_uniform
+from torchcaps.layers.stems import TokenNorm
 
 
 def to_patches(images: Tensor, size: int) -> Tensor:
@@ -48,15 +49,6 @@ def visible_rows(
     else:
         noise = counter_uniform(0, torch.arange(batch, device=device), length)
     return noise.argsort(1)[:, :visible].sort(1).values
-
-
-class TokenNorm(nn.BatchNorm1d):
-    """BatchNorm over all positions of the sequence. tokens [B,V,C] -> [B,V,C]"""
-
-    letters = "[B,L,C] -> [B,L,C]"
-
-    def forward(self, input: Tensor) -> Tensor:
-        return super().forward(input.flatten(0, -2)).unflatten(0, input.shape[:-1])
 
 
 class ConvMixer(nn.Module):
