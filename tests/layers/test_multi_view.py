@@ -27,9 +27,9 @@ def test_coordinates_stay_float32_under_autocast():
         assert views.to(dtype)(images.to(dtype)).dtype == dtype
 
 
-def test_views_wander_in_training_only():
+def test_views_jitter_in_training_only():
     images, still = torch.rand(5, 1, 12, 12), Views((30.0,))
-    views = Views((30.0,), wander=(4.0, 0.1, 0.05))
+    views = Views((30.0,), jitter=(4.0, 0.1, 0.05))
     torch.manual_seed(0)
     first, second = views(images), views(images)
     assert not torch.equal(first, second)
@@ -40,4 +40,4 @@ def test_views_wander_in_training_only():
     sizes = turned[..., :, 0].norm(dim=-1)
     assert sizes.min() >= 0.9 - 1e-4 and sizes.max() <= 1.1 + 1e-4 and sizes.std() > 0.05
     assert torch.equal(views.eval()(images), still(images))
-    assert not torch.equal(Views(wander=(4.0, 0.0, 0.0))(images), images)
+    assert not torch.equal(Views(jitter=(4.0, 0.0, 0.0))(images), images)

@@ -5,15 +5,15 @@ import torch
 
 import torchcaps
 from tests.models.test_registry import small
-from torchcaps.layers.rotations import look, rotations, turned, undone
+from torchcaps.layers.rotations import inverse, look, rotate, rotations
 
 
 def test_quarter_turns_move_pixels():
     images = torch.rand(4, 2, 7, 7)
-    rotated = turned(images, rotations(4, images))
+    rotated = rotate(images, rotations(4, images))
     for image, after, times in zip(images, rotated, range(4), strict=True):
         torch.testing.assert_close(after, torch.rot90(image, -times, (1, 2)), atol=1e-5, rtol=0)
-    back = turned(rotated, undone(rotations(4, images)))
+    back = rotate(rotated, inverse(rotations(4, images)))
     torch.testing.assert_close(back, images, atol=1e-5, rtol=0)
 
 
@@ -25,7 +25,7 @@ def test_the_best_explained_frame_is_kept(together):
     seen = look(images, 4, lambda image, view, turn: view[:, 0, 0, 0], together)
     assert seen.scores is not None and seen.scores.shape == (3, 4)
     torch.testing.assert_close(seen.views[:, 0, 0, 0], torch.ones(3), atol=1e-5, rtol=0)
-    torch.testing.assert_close(turned(seen.views, seen.turns), images, atol=1e-5, rtol=0)
+    torch.testing.assert_close(rotate(seen.views, seen.turns), images, atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("name", ["generative-framed", "vae"])

@@ -115,7 +115,7 @@ def test_single_capsules_decode_as_in_the_model(model, digits):
     assert found["alone"].shape == found["without"].shape == (5, 1, 28, 28)
     with torch.no_grad():
         image = torch.from_numpy(found["image"])[None]
-        poses = model.encode(image).drawable
+        poses = model.encode(image).decoder_input
         expected = model.decode(poses * torch.eye(5)[2][None, :, None])[0].numpy()
     np.testing.assert_allclose(found["alone"][2], expected, atol=1e-6)
     capsnet = torchcaps.create_model("capsnet", **TINY_CAPSNET).eval()

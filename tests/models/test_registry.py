@@ -99,7 +99,7 @@ def test_forward_gives_every_layer_by_name(name):
         assert output.logits.shape == (3, 7) and output.features is not None
     else:
         assert output.logits is None
-    drawn = bool(model.provides & {"redraw", "draw"})
+    drawn = bool(model.provides & {"reconstruct", "inpaint"})
     assert (output.reconstruction is not None) == drawn
     if drawn:
         assert output.reconstruction.shape == images.shape

@@ -130,7 +130,7 @@ def tour(model: Model, data: Dataset) -> list[Step]:
                 steps.append(Step(where, f"{field.name}: {what}", tuple(tensor.shape), letters))
         if "decode" in model.provides and output.capsules is not None:
             model.decode(output.capsules)
-        draw = getattr(model, "draw", None)
-        if draw is not None and "draw" in model.provides:
-            draw(output.layers[-1])
+        inpaint = getattr(model, "inpaint", None)
+        if inpaint is not None and "inpaint" in model.provides:
+            inpaint(output.layers[-1])
     return steps

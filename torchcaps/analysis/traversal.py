@@ -32,7 +32,7 @@ def _capsules(model: Model, images: Tensor) -> tuple[Tensor, Tensor]:
     longest.
     """
     output = model.encode(images)
-    poses, rankings = output.drawable, getattr(output, "rankings", ())
+    poses, rankings = output.decoder_input, getattr(output, "rankings", ())
     if poses is None or "decode" not in model.provides:
         raise TorchcapsError("Latent traversal needs a model with capsules and a decoder.")
     if output.logits is not None:
@@ -80,13 +80,13 @@ def value_range(model: Model, image: Tensor) -> tuple[float, ...]:
 def reconstructions(model: Model, images: Tensor, labels: Tensor | None = None) -> np.ndarray:
     """Reconstruct images. images [B,C,H,W] -> [B,C,H,W]"""
     model.eval()
-    if "redraw" not in model.provides:
+    if "reconstruct" not in model.provides:
         raise TorchcapsError("Reconstructions need a model with a decoder.")
     if "decode" not in model.provides:
         decoded = model(images).reconstruction
         assert decoded is not None
         return decoded.cpu().numpy()
-    poses = model.encode(images).drawable
+    poses = model.encode(images).decoder_input
     assert poses is not None
     return model.decode(poses, labels).cpu().numpy()
 
@@ -118,7 +118,7 @@ class Reconstructions(Plot):
         "Test images (top) and their reconstructions (bottom), from the capsule of the true class "
         "or, without classes, from all capsules."
     )
-    needs = ("redraw",)
+    needs = ("reconstruct",)
 
     def compute(self, model: Model, data: Dataset) -> Arrays:
         batch = few(data, 10)
@@ -175,7 +175,7 @@ class Alone(Plot):
     @torch.no_grad()
     def compute(self, model: Model, data: Dataset) -> Arrays:
         image = example_image(data)[None]
-        poses = model.encode(image).drawable
+        poses = model.encode(image).decoder_input
         assert poses is not None
         count = poses.shape[1]
         only = torch.eye(count, device=poses.device)[..., None]

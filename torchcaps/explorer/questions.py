@@ -53,7 +53,8 @@ class Encode(Question):
     name = "encode"
 
     def lacks(self, model: Model) -> str:
-        return "" if model.provides & {"logits", "redraw"} else "It has no classes and no decoder"
+        decodes = model.provides & {"logits", "reconstruct"}
+        return "" if decodes else "It has no classes and no decoder"
 
     def answer(self, model: Model, inputs: Tensors) -> Tensors:
         output = model(inputs["image"][None])
@@ -61,8 +62,8 @@ class Encode(Question):
         if output.logits is not None:
             outputs["chances"] = class_probabilities(output)[0]
             outputs["scores"] = outputs["chances"] if output.scores is None else output.scores[0]
-        if output.drawable is not None and "decode" in model.provides:
-            outputs["capsules"] = output.drawable[0]
+        if output.decoder_input is not None and "decode" in model.provides:
+            outputs["capsules"] = output.decoder_input[0]
         if output.reconstruction is not None:
             outputs["drawn"] = output.reconstruction[0]
         return outputs
@@ -78,7 +79,7 @@ class Decode(Question):
 
     def input_shapes(self, model: Model) -> dict[str, Shape]:
         with torch.no_grad():
-            poses = model.encode(torch.zeros(1, *model.config.image_shape)).drawable
+            poses = model.encode(torch.zeros(1, *model.config.image_shape)).decoder_input
         assert poses is not None
         return {"poses": (None, *poses.shape[1:]), "label": (1,)}
 
@@ -189,7 +190,7 @@ class Hide(Question):
     name = "hide"
 
     def lacks(self, model: Model) -> str:
-        return "" if "draw" in model.provides else "It does not reconstruct hidden patches"
+        return "" if "inpaint" in model.provides else "It does not reconstruct hidden patches"
 
     def input_shapes(self, model: Any) -> dict[str, Shape]:
         return {**super().input_shapes(model), "hidden": (model.length,)}
@@ -204,7 +205,7 @@ class Hide(Question):
         image = image[None]
         output = model.encode(image, rows)
         size, side = model.options.patch_size, model.side
-        decoded = model.patch_pixels(model.draw(output.layers[-1], rows).float(), image)
+        decoded = model.patch_pixels(model.inpaint(output.layers[-1], rows).float(), image)
         patches = to_patches(image, size)
         error = (decoded - patches).square().mean(-1)[0]
         mixed = torch.where(hidden[None, :, None], decoded, patches)
@@ -224,7 +225,7 @@ class Ranks(Question):
 
     def answer(self, model: Any, inputs: Tensors) -> Tensors:
         output = model.encode(inputs["image"][None])
-        ranking, poses, masked = output.rankings[-1], output.capsules[0], output.drawable[0]
+        ranking, poses, masked = output.rankings[-1], output.capsules[0], output.decoder_input[0]
         count = poses.shape[0]
         only = torch.eye(count)[:, :, None]
         decoded = model.decode(torch.cat([masked[None], poses * only, masked * (1 - only)]))

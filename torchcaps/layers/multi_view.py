@@ -9,7 +9,7 @@ from torchcaps.functional import affine_matrix, exact, warp
 class Views(nn.Module):
     """Views of an image: itself, and one per rotation (degrees), scale and shear.
 
-    wander: maximum random change of a view's rotation (degrees), scale and shear, sampled for each
+    jitter: maximum random change of a view's rotation (degrees), scale and shear, sampled for each
     image and view during training
 
     images [B,C,H,W] -> [B*V,C,H,W], the views of one image in consecutive rows
@@ -23,10 +23,10 @@ class Views(nn.Module):
         rotations: tuple[float, ...] = (),
         scales: tuple[float, ...] = (),
         shears: tuple[float, ...] = (),
-        wander: tuple[float, float, float] = (0.0, 0.0, 0.0),
+        jitter: tuple[float, float, float] = (0.0, 0.0, 0.0),
     ):
         super().__init__()
-        self.wander = wander
+        self.jitter = jitter
         poses = [(0.0, 1.0, 0.0)]
         poses += [(r, 1.0, 0.0) for r in rotations]
         poses += [(0.0, s, 0.0) for s in scales]
@@ -41,18 +41,18 @@ class Views(nn.Module):
 
     def matrices(self, batch: int) -> Tensor:
         """Affine map of every view of every image. -> [B*V,2,3]"""
-        poses, jitter = self.poses.float(), self.training and any(self.wander)
-        if jitter:
-            degrees, size, shear = self.wander
+        poses, moved = self.poses.float(), self.training and any(self.jitter)
+        if moved:
+            degrees, size, shear = self.jitter
             reach = poses.new_tensor([degrees, size, size, shear])
             poses = poses.repeat(batch, 1)
             poses = poses + reach * (2 * torch.rand_like(poses) - 1)
         shift = torch.zeros_like(poses[:, :2])
         matrix = affine_matrix(poses[:, 0], poses[:, 1:3], poses[:, 3], shift)
-        return matrix if jitter else matrix.repeat(batch, 1, 1)
+        return matrix if moved else matrix.repeat(batch, 1, 1)
 
     def forward(self, images: Tensor) -> Tensor:
-        if self.num_views == 1 and not any(self.wander):
+        if self.num_views == 1 and not any(self.jitter):
             return images
         batch, (height, width) = images.shape[0], images.shape[2:]
         copies = exact(images.repeat_interleave(self.num_views, 0))  # coordinates need float32

@@ -40,12 +40,12 @@ def rotations(count: int, like: Tensor) -> Tensor:
     return torch.stack([cos, -sin, zero, sin, cos, zero], -1).unflatten(-1, (2, 3))
 
 
-def undone(turns: Tensor) -> Tensor:
+def inverse(turns: Tensor) -> Tensor:
     """Inverse rotations. [B,2,3] -> [B,2,3]"""
     return torch.cat([turns[..., :2].mT, turns[..., 2:]], -1)
 
 
-def turned(images: Tensor, turns: Tensor) -> Tensor:
+def rotate(images: Tensor, turns: Tensor) -> Tensor:
     """Rotate images. [B,C,H,W], [B,2,3] -> [B,C,H,W]"""
     with torch.autocast(images.device.type, enabled=False):  # coordinates need float32
         images = exact(images)
@@ -68,9 +68,9 @@ def look(images: Tensor, count: int, score: Score, together: bool) -> Look:
         if together:
             copies = images.repeat_interleave(count, 0)
             batch = turns.repeat(images.shape[0], 1, 1)
-            scores = score(copies, turned(copies, undone(batch)), batch).unflatten(0, (-1, count))
+            scores = score(copies, rotate(copies, inverse(batch)), batch).unflatten(0, (-1, count))
         else:
             batches = turns[:, None].expand(-1, images.shape[0], -1, -1)
-            scores = torch.stack([score(images, turned(images, undone(t)), t) for t in batches], 1)
+            scores = torch.stack([score(images, rotate(images, inverse(t)), t) for t in batches], 1)
         best = turns[scores.argmax(1)]
-    return Look(turned(images, undone(best)), best, scores)
+    return Look(rotate(images, inverse(best)), best, scores)

@@ -110,7 +110,7 @@ class Normalize(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         return (images - self.mean) / self.std
 
-    def undone(self, images: Tensor) -> Tensor:
+    def inverse(self, images: Tensor) -> Tensor:
         """Reverse the normalization."""
         return images * self.std + self.mean
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from torchcaps.data import Dataset, Split
-from torchcaps.layers.rotations import rotations, turned, undone
+from torchcaps.layers.rotations import inverse, rotate, rotations
 from torchcaps.metrics.accuracy import labeled, logits_of, probabilities
 from torchcaps.metrics.base import Metric, register_metric
 
@@ -82,7 +82,7 @@ def predict_rotated(model: "Model", split: Split, frames: int = 16) -> Predictio
     for batch in images.batches(500):
         columns = []
         for rotation in rotations(frames, batch.images):
-            view = turned(batch.images, undone(rotation).expand(len(batch), 2, 3))
+            view = rotate(batch.images, inverse(rotation).expand(len(batch), 2, 3))
             output = model.encode(view)
             classes, odds = class_and_odds(output)
             column = [classes, odds, logits_of(output).float().amax(1)]

@@ -29,12 +29,12 @@ ProgressFn = Callable[[str, int, int], None]
 NEEDS = {
     "bound": "an evidence bound",
     "decode": "a decoder that draws from capsules",
-    "draw": "a decoder of hidden patches",
+    "inpaint": "a decoder of hidden patches",
     "logits": "classes",
     "parts": "parts with templates",
     "passes": "class scores after each pass",
     "ranks": "ranked capsules",
-    "redraw": "a decoder",
+    "reconstruct": "a decoder",
     "sample": "a prior to sample from",
     "segments": "points that belong to objects",
 }

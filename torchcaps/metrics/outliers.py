@@ -79,7 +79,7 @@ class Outliers(Metric):
 class Reconstruction(Metric):
     """Mean over images of the sum of squared reconstruction errors."""
 
-    needs = ("redraw",)
+    needs = ("reconstruct",)
     single_labels = False
 
     def score(self, model: "Model", data: Dataset, split: Split) -> dict[str, float]:

@@ -85,7 +85,7 @@ class Output:
         return self.layers[-1].poses if self.layers else None
 
     @property
-    def drawable(self) -> Tensor | None:
+    def decoder_input(self) -> Tensor | None:
         """Poses of the last layer as the decoder takes them."""
         return self.capsules
 
@@ -156,14 +156,14 @@ class Model(nn.Module):
     @property
     def provides(self) -> frozenset[str]:
         """What measures, views and tasks may ask of it: `logits`, `decode` (from capsules),
-        `redraw` (the whole image), `ranks` (of a sparse layer), `draw` (of masked patches),
+        `reconstruct` (the whole image), `ranks` (of a sparse layer), `inpaint` (masked patches),
         `bound` (of a generative model), `parts` (that templates draw), `sample` (images that a
         prior makes up), `segments` (which points belong together), `passes` (class scores after
         each pass of its routing).
         """
         if not self.config.num_classes:
             return frozenset()
-        decoder = {"decode", "redraw"} if self.decoder is not None else set()
+        decoder = {"decode", "reconstruct"} if self.decoder is not None else set()
         return frozenset({"logits"} | decoder)
 
     def check_images(self, images: Tensor) -> None:
@@ -238,9 +238,9 @@ class Model(nn.Module):
 
     def forward(self, images: Tensor, *, coupling: bool = False) -> Output:
         output = self.encode(images, coupling=coupling)
-        if "decode" not in self.provides or output.drawable is None:
+        if "decode" not in self.provides or output.decoder_input is None:
             return output
-        return replace(output, reconstruction=self.decode(output.drawable))
+        return replace(output, reconstruction=self.decode(output.decoder_input))
 
     def representations(self, images: Tensor) -> dict[str, Tensor]:
         """What probes read, by name, the usual one first. images [B,C,H,W] -> vectors [B,N]"""

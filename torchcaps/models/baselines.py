@@ -173,7 +173,9 @@ class ConvNetModernConfig(ModelConfig):
     """Scales of additional views."""
     shears: tuple[float, ...] = ()
     """Shears of additional views."""
-    wander: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    jitter: tuple[float, float, float] = field(
+        default=(0.0, 0.0, 0.0), metadata={"digest": "wander"}
+    )
     """Random change of each view in training: degrees, relative size, shear."""
 
 
@@ -181,7 +183,7 @@ class ConvNetModern(Model):
     def __init__(self, config: ConvNetModernConfig):
         super().__init__()
         self.config = c = config
-        self.views = Views(c.rotations, c.scales, c.shears, c.wander)
+        self.views = Views(c.rotations, c.scales, c.shears, c.jitter)
         self.stem = NormStack(c.in_channels, c.channels, c.strides)
         head = nn.Linear(c.channels[-1], c.num_classes)
         self.head = nn.Sequential(nn.Dropout(c.dropout), head)
@@ -428,7 +430,7 @@ class Autoencoder(Model):
 
     @property
     def provides(self) -> frozenset[str]:
-        return frozenset({"decode", "redraw"})
+        return frozenset({"decode", "reconstruct"})
 
     def encode(self, images: Tensor, *, coupling: bool = False) -> Output:
         self.check_images(images)

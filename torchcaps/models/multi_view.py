@@ -39,7 +39,9 @@ class ViewCapsNetConfig(ModelConfig):
     """Scales of additional views."""
     shears: tuple[float, ...] = ()
     """Shears of additional views."""
-    wander: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    jitter: tuple[float, float, float] = field(
+        default=(0.0, 0.0, 0.0), metadata={"digest": "wander"}
+    )
     """Random change of each view in training: degrees, relative size, shear."""
 
 
@@ -53,7 +55,7 @@ class ViewCapsNet(Model):
             raise TorchcapsError(
                 f"The last of channels={c.channels} must be a multiple of pose_dim={c.pose_dim}."
             )
-        self.views = Views(c.rotations, c.scales, c.shears, c.wander)
+        self.views = Views(c.rotations, c.scales, c.shears, c.jitter)
         self.stem = NormStack(c.in_channels, c.channels, c.strides)
         self.dropout = nn.Dropout(c.dropout)
         self.classes = DenseCaps(

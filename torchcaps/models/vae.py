@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from torchcaps.functional import exact
 from torchcaps.layers import Capsules
-from torchcaps.layers.rotations import Look, look, turned
+from torchcaps.layers.rotations import Look, look, rotate
 from torchcaps.models.base import Bound, Model, ModelConfig, Output
 from torchcaps.models.generative.concrete import normal_kl
 from torchcaps.models.registry import register
@@ -51,7 +51,7 @@ class VAE(Model):
 
     @property
     def provides(self) -> frozenset[str]:
-        return frozenset({"bound", "decode", "redraw"})
+        return frozenset({"bound", "decode", "reconstruct"})
 
     def look(self, images: Tensor) -> Look:
         """Images in the frame in which they are explained best."""
@@ -77,7 +77,7 @@ class VAE(Model):
         code = self.infer(frame.views)[0]
         reconstruction = self.decode(code)
         if frame.turns is not None:
-            reconstruction = turned(reconstruction, frame.turns)
+            reconstruction = rotate(reconstruction, frame.turns)
         return Output(layers=(Capsules(code[:, None]),), reconstruction=reconstruction)
 
     def _logits(self, code: Tensor) -> Tensor:
@@ -102,7 +102,7 @@ class VAE(Model):
             if frame.turns is None:
                 error = F.binary_cross_entropy_with_logits(logits, images, reduction="none")
             else:
-                decoded = turned(decoded, frame.turns)
+                decoded = rotate(decoded, frame.turns)
                 error = F.binary_cross_entropy(
                     decoded.clamp(1e-6, 1 - 1e-6), images, reduction="none"
                 )

@@ -182,8 +182,9 @@ def essence(recipe: Recipe) -> dict[str, Any]:
     """What makes a recipe this one: fields that are not at their defaults, but for names, free
     fields, the data's folder and the sizes that the data decides.
 
-    Digests hash this, so its keys and defaults never change: a field that was renamed, or whose
-    default changed, names the old one in its metadata, `digest` or `digest_default`.
+    Digests hash this, so its keys, values and defaults never change: a field that was renamed,
+    whose default changed or whose values were renamed, names the old ones in its metadata:
+    `digest`, `digest_default`, `digest_values`.
     """
     fields = dict(_unusual(recipe).values())
     return {**fields, "family": recipe.model.family, "task_kind": recipe.task.kind}
@@ -205,6 +206,7 @@ def _unusual(config: Any, skip: frozenset[str] = NOT_DIGESTED) -> dict[str, tupl
             inner = _unusual(value, skip - {"name", "seed"} | {"root"})
             changed |= {f"{f.name}.{n}": (f"{key}.{k}", v) for n, (k, v) in inner.items()}
         elif value != f.metadata.get("digest_default", getattr(plain, f.name)):
+            value = f.metadata["digest_values"][value] if "digest_values" in f.metadata else value
             changed[f.name] = key, list(value) if isinstance(value, tuple) else value
     return changed
 

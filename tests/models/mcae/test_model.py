@@ -37,7 +37,7 @@ def drawn(made, images, ratio=0.5):
     rows = visible_rows(len(images), made.length, visible, images.device, made.training)
     output = made.encode(images, rows)
     last = output.layers[-1]
-    return output.masked, last.poses, made.draw(last, rows)
+    return output.masked, last.poses, made.inpaint(last, rows)
 
 
 def test_patches_come_back():
@@ -110,7 +110,7 @@ def test_the_pixels_of_removed_patches_change_nothing(fields, ratio, training):
 
 def test_targets_and_pixels_are_each_others_reverse():
     images = torch.rand(4, 1, 12, 12)
-    plain, scaled = model(), model(target="normalised")
+    plain, scaled = model(), model(target="normalized")
     assert torch.equal(plain.patch_targets(images), to_patches(images, 3))
     targets = scaled.patch_targets(images)
     assert targets.mean(-1).abs().max() < 1e-5 and (targets.std(-1) - 1).abs().max() < 0.1
@@ -123,9 +123,9 @@ def test_stages_provide_what_they_have():
     pretraining, finetuning = model().eval(), model("finetune").eval()
     output = pretraining(images)
     assert output.logits is None and output.reconstruction.shape == images.shape
-    assert pretraining.provides == {"draw"} and finetuning.provides == {"logits"}
+    assert pretraining.provides == {"inpaint"} and finetuning.provides == {"logits"}
     with pytest.raises(TorchcapsError, match="has no decoder"):
-        finetuning.draw(finetuning(images).layers[-2])
+        finetuning.inpaint(finetuning(images).layers[-2])
 
 
 def test_classes_are_shares_that_sum_to_one():
@@ -162,7 +162,7 @@ def test_the_decoder_starts_with_a_signal():
     seen = {}
     norm = made.decoder.norms[0]
     norm.register_forward_hook(lambda m, i, o: seen.update(std=float(o.detach().std(-1).mean())))
-    made.draw(last, rows)
+    made.inpaint(last, rows)
     assert seen["std"] > 0.9
 
 
@@ -201,7 +201,7 @@ def test_the_vit_has_the_operations_that_the_paper_prints(channels, size, printe
 def test_standardized_targets_are_drawn_back_as_pixels(channels):
     made = torchcaps.create_model(
         "mcae-pretrain", image_size=16, in_channels=channels, patch_size=4, width=8, depth=1,
-        num_types=2, pose_dim=4, target="standardised", decoder_shared=True,
+        num_types=2, pose_dim=4, target="standardized", decoder_shared=True,
     )  # fmt: skip
     images = torch.rand(3, channels, 16, 16)
     targets = made.patch_targets(images)

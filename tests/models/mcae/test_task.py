@@ -17,7 +17,7 @@ def test_the_loss_is_on_removed_patches_alone(digits):
     plain, whole = (make_task(made, Masked(whole=w)).eval() for w in (False, True))
     torch.testing.assert_close(plain(batch)["loss"], error[removed].mean())
     torch.testing.assert_close(whole(batch)["loss"], error.mean())
-    scaled = make_task(model(target="normalised").eval(), Masked())
+    scaled = make_task(model(target="normalized").eval(), Masked())
     assert torch.isfinite(scaled(batch)["loss"])
 
 

@@ -48,14 +48,14 @@ def test_the_decoder_sees_what_the_mask_leaves():
     images = torch.rand(3, 1, 28, 28)
     output = model(images)
     mask = output.rankings[-1].mask
-    assert torch.equal(output.drawable, output.capsules * mask[..., None])
-    assert torch.equal(output.reconstruction, model.decode(output.drawable))
+    assert torch.equal(output.decoder_input, output.capsules * mask[..., None])
+    assert torch.equal(output.reconstruction, model.decode(output.decoder_input))
     found = model.representations(images)
     assert torch.equal(found["unmasked"], output.capsules.flatten(1))
-    assert torch.equal(found["masked"], output.drawable.flatten(1))
+    assert torch.equal(found["masked"], output.decoder_input.flatten(1))
     dense = torchcaps.create_model("sparse", **{**TINY, "mask": "none"}).eval()
     dense.load_state_dict(model.state_dict())
-    assert torch.equal(dense(images).drawable, dense(images).capsules)
+    assert torch.equal(dense(images).decoder_input, dense(images).capsules)
 
 
 def test_no_gradient_goes_through_the_mask():

@@ -12,7 +12,7 @@ from torchcaps.analysis.matplotlib_figures import image_grid
 from torchcaps.analysis.plots import Arrays, Plot, Subject, few, register_plot
 from torchcaps.data import Dataset
 from torchcaps.errors import TorchcapsError, UsageError
-from torchcaps.layers.rotations import rotations, turned
+from torchcaps.layers.rotations import rotate, rotations
 from torchcaps.layers.templates import composite, warped
 from torchcaps.metrics.base import missing_need
 from torchcaps.models import Model
@@ -159,7 +159,7 @@ class RotatedDigit(PartImages):
     def compute(self, model: Model, data: Dataset) -> Arrays:
         generative = _generative(model)
         images = few(data, 2).images[1:].expand(12, -1, -1, -1)
-        images = turned(images, rotations(12, images))
+        images = rotate(images, rotations(12, images))
         encoded, _, templates = explained(generative, images)
         result = refine(generative, images, 30)
         with torch.no_grad():

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from torchcaps.data import Dataset, Split
 from torchcaps.errors import TorchcapsError
-from torchcaps.layers.rotations import rotations, turned, undone
+from torchcaps.layers.rotations import inverse, rotate, rotations
 from torchcaps.layers.templates import Templates, compose
 from torchcaps.metrics.base import register_metric
 from torchcaps.metrics.probes.metric import LogisticProbe, projected
@@ -69,7 +69,7 @@ def initial_layers(
     for rotation in rotations(count, images)[1:]:
         each = rotation.expand(len(images), 2, 3)
         layers = []
-        for layer in model.infer(turned(images, undone(each))):
+        for layer in model.infer(rotate(images, inverse(each))):
             mean = compose(each[:, None], layer.mean)
             layers.append(layer._replace(mean=mean, poses=mean))
         yield layers, None

@@ -80,7 +80,7 @@ class Generative(Model):
 
     @property
     def provides(self) -> frozenset[str]:
-        return frozenset({"bound", "redraw", "parts", "sample"})
+        return frozenset({"bound", "reconstruct", "parts", "sample"})
 
     def _layer(self, numbers: Tensor, level: int, noise: bool) -> Layer:
         numbers = exact(numbers)

@@ -7,7 +7,7 @@ is nearest to a center, so that rotated copies of one arrangement share a cluste
 import torch
 from torch import Tensor
 
-from torchcaps.layers.rotations import rotations, turned, undone
+from torchcaps.layers.rotations import inverse, rotate, rotations
 from torchcaps.models.generative.arrangement import Arrangement
 from torchcaps.models.generative.model import Generative
 
@@ -49,7 +49,7 @@ def seed_objects(model: Generative, images: Tensor) -> None:
     frames = rotations(model.options.frames, images)
     rows = []
     for batch in images.split(500):
-        views = [turned(batch, undone(f).expand(len(batch), 2, 3)) for f in frames]
+        views = [rotate(batch, inverse(f).expand(len(batch), 2, 3)) for f in frames]
         rows.append(torch.stack([model.infer(v)[0].mean.flatten(1) for v in views], 1))
     points = torch.cat(rows)
     arrangement = model.process.arrangements[-1]

@@ -19,7 +19,7 @@ class Masked(Plot):
         "Test images, the same with half of their patches removed, and the removed patches as the "
         "model reconstructs them."
     )
-    needs = ("draw",)
+    needs = ("inpaint",)
 
     @torch.no_grad()
     def compute(self, model: Any, data: Dataset) -> Arrays:
@@ -28,7 +28,7 @@ class Masked(Plot):
         rows = visible_rows(len(images), length, length - length // 2, images.device, False)
         output = model.encode(images, rows)
         removed = output.masked[..., None]
-        decoded = model.draw(output.layers[-1], rows).float()
+        decoded = model.inpaint(output.layers[-1], rows).float()
         patches = to_patches(images, size)
         pictures = {
             "images": patches,

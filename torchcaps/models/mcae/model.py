@@ -65,7 +65,12 @@ class MCAEConfig(ModelConfig):
     code, 0.01 in the class layer."""
     residual: bool = False
     """Add the poses of a layer to those of the layer below."""
-    target: Literal["pixels", "standardised", "normalised"] = "pixels"
+    target: Literal["pixels", "standardized", "normalized"] = field(
+        default="pixels",
+        metadata={
+            "digest_values": {"standardized": "standardised", "normalized": "normalised"},
+        },
+    )
     """Target of the decoder: pixels, pixels standardized by the dataset's mean and deviation, or
     pixels normalized by those of their patch."""
     decoder: Literal["capsules", "mlp", "conv"] = "capsules"
@@ -166,7 +171,7 @@ class MCAE(Model):
     @property
     def provides(self) -> frozenset[str]:
         if self.options.stage == "pretrain":
-            return frozenset({"draw"})
+            return frozenset({"inpaint"})
         return frozenset({"logits"} if self.config.num_classes else ())
 
     def tokens(self, images: Tensor, rows: Tensor | None = None) -> Tensor:
@@ -221,7 +226,7 @@ class MCAE(Model):
         logits = scores.clamp_min(1e-8).log()
         return MCAEOutput(logits, scores, features, (*layers, classes), masked=masked)
 
-    def draw(self, capsules: Capsules, rows: Tensor | None = None) -> Tensor:
+    def inpaint(self, capsules: Capsules, rows: Tensor | None = None) -> Tensor:
         """Decode capsules to an image, with a learned capsule in place of removed patches.
 
         capsules of the encoder's last layer at the positions in `rows` -> [B,C,H,W]; see `target`
@@ -240,11 +245,11 @@ class MCAE(Model):
         output = self.encode(images, coupling=coupling)
         if self.decoder is None:
             return output
-        return replace(output, reconstruction=self.draw(output.layers[-1]))
+        return replace(output, reconstruction=self.inpaint(output.layers[-1]))
 
     def patch_targets(self, images: Tensor) -> Tensor:
         """Target of the decoder for every patch. -> [B,L,P]"""
-        if self.options.target == "standardised":
+        if self.options.target == "standardized":
             return to_patches(self.standardize(images), self.options.patch_size)
         patches = to_patches(images, self.options.patch_size)
         if self.options.target == "pixels":
@@ -254,10 +259,10 @@ class MCAE(Model):
 
     def patch_pixels(self, decoded: Tensor, images: Tensor) -> Tensor:
         """Patches of a decoded image in pixels; normalized targets need the image's statistics."""
-        if self.options.target == "standardised":
-            decoded = self.standardize.undone(decoded)
+        if self.options.target == "standardized":
+            decoded = self.standardize.inverse(decoded)
         patches = to_patches(decoded, self.options.patch_size)
-        if self.options.target != "normalised":
+        if self.options.target != "normalized":
             return patches
         mean, std = _statistics(to_patches(images, self.options.patch_size))
         return patches * std + mean

@@ -29,7 +29,7 @@ class MaskedTask(Task):
 
     def check(self, data: Dataset, cutmix: float) -> None:
         super().check(data, cutmix)
-        if "draw" not in self.model.provides:
+        if "inpaint" not in self.model.provides:
             raise TorchcapsError(
                 "The task 'masked' needs a model that reconstructs removed patches, such as "
                 f"mcae-pretrain; this is a {self.model.config.family}."
@@ -58,7 +58,7 @@ class MaskedTask(Task):
         model, images = self.model, batch.images
         rows = visible_rows(len(images), model.length, self.visible, images.device, self.training)
         output = model.encode(images, rows)
-        decoded = model.draw(output.layers[-1], rows)
+        decoded = model.inpaint(output.layers[-1], rows)
         patches = to_patches(decoded.float(), model.options.patch_size)
         error = (patches - model.patch_targets(images)).square().mean(-1)
         assert output.masked is not None

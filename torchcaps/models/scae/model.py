@@ -161,7 +161,7 @@ class SCAE(Model):
 
     @property
     def provides(self) -> frozenset[str]:
-        return frozenset({"bound", "redraw"})
+        return frozenset({"bound", "reconstruct"})
 
     def _noisy(self, logits: Tensor) -> Tensor:
         if not (self.training or self.options.test_noise):

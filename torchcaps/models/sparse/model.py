@@ -89,7 +89,7 @@ class SparseOutput(Output):
     )
 
     @property
-    def drawable(self) -> Tensor | None:
+    def decoder_input(self) -> Tensor | None:
         """Masked poses of the last layer, as the decoder sees them."""
         return None if self.capsules is None else self.capsules * self.rankings[-1].mask[..., None]
 
@@ -181,7 +181,7 @@ class SparseCapsNet(Model):
 
     @property
     def provides(self) -> frozenset[str]:
-        return frozenset({"decode", "redraw", "ranks"})
+        return frozenset({"decode", "reconstruct", "ranks"})
 
     def encode(self, images: Tensor, *, coupling: bool = False) -> SparseOutput:
         self.check_images(images)
@@ -211,7 +211,7 @@ class SparseCapsNet(Model):
         )
 
     def decode(self, poses: Tensor, labels: Tensor | None = None) -> Tensor:
-        """Decode poses without applying a mask; `Output.drawable` has the masked poses.
+        """Decode poses without applying a mask; `Output.decoder_input` has the masked poses.
 
         With a frame the reconstruction is in the middle of the image.
         """
@@ -223,8 +223,8 @@ class SparseCapsNet(Model):
 
     def forward(self, images: Tensor, *, coupling: bool = False) -> SparseOutput:
         output = self.encode(images, coupling=coupling)
-        assert self.decoder is not None and output.drawable is not None
-        reconstruction = self.decoder(output.drawable.flatten(1))
+        assert self.decoder is not None and output.decoder_input is not None
+        reconstruction = self.decoder(output.decoder_input.flatten(1))
         if output.centre is not None:
             reconstruction = shifted(reconstruction, output.centre, self.config.image_size)
         return replace(output, reconstruction=reconstruction)
@@ -234,11 +234,11 @@ class SparseCapsNet(Model):
         of the image or of the frame.
         """
         output = self.encode(images)
-        assert output.capsules is not None and output.drawable is not None
+        assert output.capsules is not None and output.decoder_input is not None
         unmasked, support = output.capsules.flatten(1), output.rankings[-1].support
         return {
             "unmasked": unmasked,
-            "masked": output.drawable.flatten(1),
+            "masked": output.decoder_input.flatten(1),
             "unmasked with support": torch.cat([unmasked, support / support.amax(1, True)], 1),
             "pixels": (images if self.frame is None else self.frame(images)[0]).flatten(1),
         }

@@ -63,7 +63,7 @@ add_table(
 
 
 def best_pretraining(column: str, row: str = "pretraining, best", **fields: Any) -> Recipe:
-    first = pretraining(column, row=row, target="normalised", **fields)
+    first = pretraining(column, row=row, target="normalized", **fields)
     return replace(first, epochs=_epochs(column, fields)[0])
 
 

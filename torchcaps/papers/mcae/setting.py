@@ -34,7 +34,7 @@ class Setting:
         """Small patches and the paper's target, standardized pixels. The decoder's transforms are
         shared over positions: separate ones for 256 positions need half a billion parameters.
         """
-        return {**self.small, "target": "standardised", "decoder_shared": True}
+        return {**self.small, "target": "standardized", "decoder_shared": True}
 
 
 CROP = "resized-crop:min_area=0.8"

@@ -18,11 +18,11 @@ LIGHT: dict[str, Any] = {
     "rotations": (-24.0, -12.0, 12.0, 24.0),
 }
 """A backbone of ConvNet-Modern's size with five sixths of its operations, and five views."""
-WANDER = {"wander": (8.0, 0.15, 0.15)}
+JITTER = {"jitter": (8.0, 0.15, 0.15)}
 """Random rotations up to the next view, and most of affNIST's range of scales and shears."""
 ROWS: dict[str, tuple[str, dict[str, Any]]] = {
-    "best": ("view-capsnet", WANDER),
-    "maximum in place of capsules, wandering views": ("convnet-modern", LIGHT | WANDER),
+    "best": ("view-capsnet", JITTER),
+    "maximum in place of capsules, wandering views": ("convnet-modern", LIGHT | JITTER),
     "views that stand still": ("view-capsnet", {}),
     "no routing": ("view-capsnet", {"num_iters": 1}),
     "three views": ("view-capsnet", {"rotations": (-20.0, 20.0)}),
