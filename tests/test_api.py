@@ -328,6 +328,9 @@ def test_a_run_has_metrics_results_and_a_model(arrays, place, tiny):
 def test_outputs_show_shapes(digit):
     text = repr(digit(torch.zeros(2, 1, 28, 28)))
     assert "logits=[2,10]" in text and "tensor(" not in text and len(text) < 300
+    assert "poses=[2,10,16]" in text
+    capsules = digit(torch.zeros(2, 1, 28, 28), coupling=True).layers[-1]
+    assert repr(capsules) == "Capsules(poses=[2,10,16], coupling=[2,144,10])"
 
 
 def test_public_names_and_packages():

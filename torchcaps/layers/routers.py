@@ -42,6 +42,21 @@ class Capsules(NamedTuple):
     activations: Tensor | None = None
     coupling: Tensor | None = None
 
+    def __repr__(self) -> str:
+        """Shapes, not tensors."""
+        pairs = zip(self._fields, self, strict=True)
+        shown = (f"{name}={shapes(value)}" for name, value in pairs if value is not None)
+        return f"Capsules({', '.join(shown)})"
+
+
+def shapes(value: Any) -> str:
+    """A tensor's shape, and those of tensors in tuples: [2,10]."""
+    if isinstance(value, Tensor):
+        return str(list(value.shape)).replace(" ", "")
+    if type(value) is tuple:
+        return f"({', '.join(map(shapes, value))})"
+    return repr(value)
+
 
 # torch supports named tuples; files of torch.export need the name
 _pytree._register_namedtuple(Capsules, serialized_type_name="torchcaps.Capsules")

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from torchcaps.errors import TorchcapsError
 from torchcaps.layers import Capsules
+from torchcaps.layers.routers import shapes
 from torchcaps.models.heads import reset_classes
 from torchcaps.models.hub import download, model_card, preprocessing, upload, write_folder
 from torchcaps.models.predict import BATCH_SIZE, Prediction, predict
@@ -71,7 +72,7 @@ class Output:
     def __repr__(self) -> str:
         """Shapes, not tensors."""
         values = ((f.name, getattr(self, f.name)) for f in fields(self))
-        shown = (f"{name}={_shapes(value)}" for name, value in values if value is not None)
+        shown = (f"{name}={shapes(value)}" for name, value in values if value is not None)
         return f"{type(self).__name__}({', '.join(shown)})"
 
     @property
@@ -93,17 +94,6 @@ class Output:
     def coupling(self) -> Tensor | None:
         """Share of each child of the last layer that goes to each of its parents [B,I,J]."""
         return self.layers[-1].coupling if self.layers else None
-
-
-def _shapes(value: Any) -> str:
-    """A tensor's shape, and those of tensors in tuples: [2,10]."""
-    if isinstance(value, Tensor):
-        return str(list(value.shape)).replace(" ", "")
-    if isinstance(value, Capsules):
-        return "Capsules" + _shapes(tuple(t for t in value if t is not None))
-    if isinstance(value, tuple):
-        return f"({', '.join(map(_shapes, value))})"
-    return repr(value)
 
 
 O = TypeVar("O", bound=type[Output])  # noqa: E741
