@@ -17,6 +17,7 @@ from torchcaps.training.registry import add_recipe
 
 ROWS = {
     "t0": table1.ROWS["t0"],
+    "encoding per object, t0": table1.ROWS["encoding per object, t0"],
     "best": BEST,
     "SCAE": table1.SCAE_24,
     "VAE": table1.ROWS["VAE"],
@@ -34,10 +35,18 @@ add_table(
             )
             for angle in table1.ANGLES
         },
-        {row: {} for row in ("t0", "t0, A0", "best, t0", "best, t0, A0", "SCAE", "VAE")},
+        {
+            row: {}
+            for row in (
+                "t0", "t0, A0", "best, t0", "best, t0, A0", "SCAE", "VAE",
+                "encoding per object, t0", "encoding per object, t0, A0",
+            )
+        },
         sources=("table1", "best"),
         derived={
+            "t0": ("t0", "t0"),
             "t0, A0": ("t0", "t0+A0"),
+            "encoding per object, t0, A0": ("encoding per object, t0", "t0+A0"),
             "best, t0": ("best", "t0"),
             "best, t0, A0": ("best", "t0+A0"),
             "VAE": ("VAE", "mu+sigma"),

@@ -13,7 +13,7 @@ from torchcaps.papers.generative.setting import METRIC, probe, unsupervised
 from torchcaps.papers.tables import Column, Table, add_table
 from torchcaps.training.registry import add_recipe
 
-DELTA = table1.ROWS["t0"]
+DELTA = table1.ROWS["encoding per object, t0"]
 FIRST = f"generative/table1/{DELTA.name}"
 LATER = 15_000
 """Updates after those of the point estimates."""
@@ -43,7 +43,7 @@ add_table(
         },
         {"Delta": {}, **{row: {} for row in ROWS}},
         sources=("table1",),
-        derived={"Delta": ("t0", "")},
+        derived={"Delta": ("encoding per object, t0", "")},
     )
 )  # fmt: skip
 for row, (name, steps, before) in ROWS.items():
