@@ -7,7 +7,7 @@
     python benchmarks/before_after.py ../before steps      training steps on a GPU, in turns
 
 Both are plain source folders; `--after FOLDER` names another one than this. Each runs its own
-command line. `steps` runs benchmarks/{models,inverted,mcae}.py of both side by side, so that all is
+command line. `steps` runs the benchmarks of training steps of both side by side, so that all is
 compiled; then after each other, and again, up to twice, where a row seems more than 3 % slower.
 """
 
@@ -27,7 +27,13 @@ HERE = Path(__file__).resolve().parents[1]
 PAPERS = ("robustness", "inverted", "mcae", "sparse", "generative")
 RENAMED: dict[tuple[str, str], str] = {}
 """(paper, name of a table, row or column before): its name now."""
-STEPS = {"models.py": [], "inverted.py": ["--passes", "1", "2", "3"], "mcae.py": ["CIFAR-10"]}
+STEPS = {
+    "models.py": [],
+    "inverted.py": ["--passes", "1", "2", "3"],
+    "mcae.py": ["CIFAR-10"],
+    "sparse.py": ["sparse", "sparse/best"],
+    "generative.py": ["generative", "generative-framed", "scae", "vae"],
+}
 
 
 def run(tree: Path, *words: str, script: str = "-m") -> str:
