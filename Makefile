@@ -29,7 +29,7 @@ attack: $(VENV)/installed-dev
 
 docs: $(VENV)/installed-dev
 	$(BIN)/python -m torchcaps.cli.catalog
-	$(BIN)/python scripts/fill_tables.py README.md docs/*.md
+	$(BIN)/python scripts/fill_tables.py README.md docs
 	$(BIN)/python scripts/reference.py build/reference
 
 vendor: $(VENV)/installed

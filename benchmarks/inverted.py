@@ -18,7 +18,7 @@ from torchcaps.models import create_model
 from torchcaps.models.inverted import Inverted
 
 PUBLIC = {1: 41.5, 2: 58.2, 3: 116.0}
-"""Milliseconds of public code on an H200 (tf32, eager); docs/gpu.md."""
+"""Milliseconds of public code on an H200 (tf32, eager); docs/background/kernels.md."""
 COMPILED = {2: 11.7}
 """Of its strongest form under torch.compile."""
 

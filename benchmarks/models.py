@@ -24,7 +24,7 @@ from torchcaps.routing import Compete
 from torchcaps.training.tasks import Classify, make_task
 
 PUBLIC = {"capsnet-28": 12.3, "sr": 73.0, "em": 761.0}
-"""Milliseconds of the best public code on an H200 (tf32, eager); see docs/gpu.md."""
+"""Milliseconds of the best public code on an H200 (tf32, eager); see docs/background/kernels.md."""
 
 
 class Stack(nn.Module):

@@ -253,7 +253,7 @@ def scaling(record: Callable[[dict[str, Any]], None]) -> None:
 
 
 def draw_scaling(results: Path, to: Path) -> None:
-    """The figure of docs/gpu.md, from the recorded lines alone: time above, memory below."""
+    """The figure of docs/background/kernels.md, from recorded lines: time above, memory below."""
     from torchcaps.analysis.matplotlib_figures import new_figure
 
     lines = [json.loads(line) for line in results.read_text().splitlines()]

@@ -1,4 +1,4 @@
-"""Fill the tables in README and docs: `python scripts/fill_tables.py [--check] FILE…`.
+"""Fill the tables in README and docs: `python scripts/fill_tables.py [--check] FILE_OR_FOLDER…`.
 
 <!-- torchcaps table robustness table1 --markdown -->
 whatever stands here is what that command prints
@@ -37,7 +37,8 @@ def stale(files: list[Path]) -> list[Path]:
 
 if __name__ == "__main__":
     words = sys.argv[1:]
-    files = [Path(word) for word in words if word != "--check"]
+    paths = [Path(word) for word in words if word != "--check"]
+    files = [f for p in paths for f in (sorted(p.rglob("*.md")) if p.is_dir() else [p])]
     if "--check" in words:
         sys.exit(" ".join(f"{file} is out of date: make docs." for file in stale(files)) or 0)
     for file in files:

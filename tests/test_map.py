@@ -1,4 +1,4 @@
-"""The layout of docs/architecture.md: who imports whom, and a line for every module."""
+"""The layout of docs/background/architecture.md: who imports whom, and a line for every module."""
 
 import ast
 import importlib
@@ -9,7 +9,7 @@ from pathlib import Path
 import torchcaps
 
 ROOT = Path(torchcaps.__file__).parent
-PAGE = ROOT.parent / "docs" / "architecture.md"
+PAGE = ROOT.parent / "docs" / "background" / "architecture.md"
 LINES = PAGE.read_text().partition("```text\n")[2].partition("```")[0].splitlines()
 ROWS = {line.split()[1]: int(line.split()[0]) for line in LINES if line[:3].strip().isdigit()}
 FAMILIES = {"mcae", "sparse", "generative", "scae"}

@@ -12,7 +12,7 @@
 
 `fit` also takes a model instance or a `Recipe`, and data as arrays, a torch Dataset or a
 DataLoader. `torchcaps.list_models()` names the models, `torchcaps.layers` and `torchcaps.routing`
-have their parts. The modules and who imports whom: docs/architecture.md.
+have their parts. The modules and who imports whom: docs/background/architecture.md.
 
 Letters in shapes: B batch, C,H,W channels, height, width, I children, J parents, D child pose size,
 E parent pose size, R rows of a matrix pose, T iterations, N dataset size, Y classes, L positions,

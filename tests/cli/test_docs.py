@@ -12,7 +12,7 @@ from torchcaps.models import list_models
 from torchcaps.training.registry import recipes
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
@@ -44,7 +44,7 @@ def test_commands_recipes_and_links_are_there(page):
         assert link.startswith("http") or (page.parent / link).exists(), link
     for path in re.findall(r"`((?:torchcaps|benchmarks|examples)/[\w/]+\.py)`", text):
         assert (ROOT / path).exists(), path
-    for path in re.findall(r"(?<![\w/])docs/[\w-]+\.md", text):
+    for path in re.findall(r"(?<![\w/])docs/[\w/-]+\.md", text):
         assert (ROOT / path).exists(), path
 
 

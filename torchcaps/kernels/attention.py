@@ -348,7 +348,7 @@ SCORES = {"uniform": 0, "dot": 1, "linear": 2}
 
 
 def tile(shape: Shape, score: str, kernel: str) -> Tile:
-    """Tile of a kernel, measured on an H200 (docs/gpu.md): many parents pay for wider tiles."""
+    """Tile of a kernel, measured on an H200: many parents pay for wider tiles."""
     many = shape.parents > 32
     if kernel == "stats":
         return Tile(64, 128 if many or score == "linear" else 64, 4, 3)

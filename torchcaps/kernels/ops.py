@@ -61,7 +61,7 @@ def _parents(poses: Tensor, weight: Tensor, window: list[int]) -> tuple[list[int
 
 
 def _sees_votes(shape, score: str) -> bool:
-    """True for the kernels that form votes, False for those of `attention`. See docs/gpu.md."""
+    """True for the kernels that form votes, False for those of `attention`."""
     return score == "gauss" or (score == "dot" and shape.pose_rows > 1)
 
 

@@ -166,7 +166,7 @@ TILES = {
     "to_children": Tile(64, 128, 4, 3),
     "to_transforms": Tile(64, 128, 4, 3, 2),
 }
-"""Tile of each kernel, measured on an H200; see docs/gpu.md."""
+"""Tile of each kernel, measured on an H200; see docs/background/kernels.md."""
 
 
 def options(kernel: str, poses: Tensor, weight: Tensor) -> dict[str, Any]:

@@ -356,7 +356,7 @@ class Plan:
 
 
 def plan(shape: Shape, score: str, backward: bool, sms: int) -> Plan:
-    """Measured on an H200 at 16x16x32 -> 7x7x32 of 4x4 poses; see docs/gpu.md."""
+    """Measured on an H200 at 16x16x32 -> 7x7x32 of 4x4 poses; see docs/background/kernels.md."""
     wide = pow2(shape.out_dim)
     # entries of parent poses that a program holds for each of its 16 rows
     entries = 256 if backward else 512

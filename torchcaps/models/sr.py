@@ -37,7 +37,7 @@ class SRCapsNetConfig(ModelConfig):
     """Channels of the first of three stages of residual blocks."""
     route_std: float = 0.0
     """Standard deviation of the initial route weights; 0: zero as in the authors' code, 0.01 in the
-    class layer. A small trial learned twice as fast with 0.1 (docs/log.md)."""
+    class layer. A small trial learned twice as fast with 0.1 (docs/lab-notes/log.md)."""
 
 
 class SRCapsNet(Model):
