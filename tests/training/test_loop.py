@@ -468,6 +468,10 @@ def test_a_bf16_run_is_recorded_and_evaluated_in_one_arithmetic(tiny_recipe, tmp
     )  # fmt: skip
     run = start(recipe, tmp_path / "run")
     lines = {(r["data"], r["split"], r["metric"]): r["value"] for r in run.record()["results"]}
+    validated = run.metrics[0]
+    for (data, split, metric), value in lines.items():  # also what chose the weights
+        if data == "digits" and split == "val":
+            assert validated[f"val_{metric}"] == value
     for split in ("test", "val"):
         numbers = evaluate(run.folder, split=split)["numbers"]
         assert numbers == {

@@ -21,6 +21,7 @@ from torchcaps.training import checkpoint
 from torchcaps.training.device_lock import DeviceLock
 from torchcaps.training.failures import explain_failures
 from torchcaps.training.final_evaluation import finish
+from torchcaps.training.hardware import evaluation_precision
 from torchcaps.training.load import other_files
 from torchcaps.training.progress import TrainingProgress
 from torchcaps.training.provenance import environment
@@ -64,10 +65,13 @@ def _watch(training: Training, task: Task) -> dict[str, float]:
 def _validate(
     training: Training, number: int, speed: float, progress: TrainingProgress
 ) -> dict[str, Any]:
-    """Validate, remember the best weights, write and return a line of metrics."""
+    """Validate, remember the best weights, write and return a line of metrics.
+
+    In the precision of the final evaluation, so that the chosen weights are the best there.
+    """
     recipe, context, state = training.recipe, training.context, training.state
     split = recipe.stop_on
-    with training.evaluated() as task, context.fabric.autocast():
+    with training.evaluated() as task, evaluation_precision(recipe.hardware):
         values = task.evaluate(getattr(context.data, split))
         numbers = {f"{split}_{name}": value for name, value in values.items()}
         by = "loss" if recipe.choose == "loss" else task.metric
