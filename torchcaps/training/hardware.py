@@ -2,6 +2,7 @@
 
 import logging
 import os
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -9,6 +10,7 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from lightning_fabric import Fabric
+from lightning_fabric.plugins.environments import LightningEnvironment
 from lightning_fabric.strategies.model_parallel import ModelParallelStrategy
 from torch import nn
 from torch.distributed.distributed_c10d import PrefixStore
@@ -85,6 +87,15 @@ def _rejoin(hardware: HardwareSpec) -> None:
     dist.init_process_group("gloo" if on_cpu else "nccl", store=named, rank=rank, world_size=world)
 
 
+@contextmanager
+def _without_srun_hint() -> Iterator[None]:
+    """Silence Lightning's hint to use srun on machines where no SLURM job runs."""
+    with warnings.catch_warnings():
+        if "SLURM_JOB_ID" not in os.environ:
+            warnings.filterwarnings("ignore", "The `srun` command is available")
+        yield
+
+
 def make_fabric(hardware: HardwareSpec) -> Fabric:
     """Device, precision and strategy; under torchrun or SLURM this process joins the others."""
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
@@ -97,19 +108,23 @@ def make_fabric(hardware: HardwareSpec) -> Fabric:
             f"{started} processes were started, and the recipe has {processes}. Set "
             "--hardware.devices and --hardware.num-nodes, and --hardware.strategy ddp or fsdp."
         )
+    # One process needs no launcher; several tasks of SLURM are left to Lightning's checks.
+    alone = processes == 1 and os.environ.get("SLURM_NTASKS", "1") == "1"
     strategy: Any = hardware.strategy
     if strategy == "fsdp":
         strategy = ModelParallelStrategy(
             _shard, data_parallel_size=processes, tensor_parallel_size=1
         )
     try:
-        fabric = Fabric(
-            accelerator=hardware.accelerator,
-            devices=hardware.devices,
-            num_nodes=hardware.num_nodes,
-            strategy=strategy,
-            precision="bf16-mixed" if hardware.precision == "bf16" else "32-true",
-        )
+        with _without_srun_hint():
+            fabric = Fabric(
+                accelerator=hardware.accelerator,
+                devices=hardware.devices,
+                num_nodes=hardware.num_nodes,
+                strategy=strategy,
+                precision="bf16-mixed" if hardware.precision == "bf16" else "32-true",
+                plugins=[LightningEnvironment()] if alone else None,
+            )
     except (RuntimeError, ValueError) as error:  # Lightning raises these when a device is missing
         reason = " ".join(str(error).split())[:200]
         raise TorchcapsError(
