@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from torchcaps.analysis.charts import Bars, Matrix, Shots
-from torchcaps.analysis.plots import Arrays, Plot, evenly, register_plot
+from torchcaps.analysis.plots import Arrays, Plot, register_plot, sample_of
 from torchcaps.data import Dataset, Split
 from torchcaps.metrics.accuracy import claims, confusion
 from torchcaps.metrics.confusion import MAX_MISTAKES, by_class, worst_mistakes
@@ -15,22 +15,29 @@ MAX_IMAGES = 2000
 """Number of test images in these plots."""
 
 
-def _sample(data: Dataset) -> Split:
-    """Test images evenly over the split."""
-    return data.test[evenly(len(data.test), MAX_IMAGES).to(data.test.images.device)]
+class ClassPlot(Plot):
+    """Base of plots of predictions on test images."""
 
-
-@register_plot("classes")
-class Classes(Plot):
-    title = "Accuracy by class"
-    order = 10
-    description = "Accuracy on the test images of each class, lowest first."
     needs = ("logits", "labels")
 
     @torch.no_grad()
     def compute(self, model: Model, data: Dataset) -> Arrays:
-        accuracy, count = by_class(model, _sample(data))
-        return {"accuracy": accuracy, "count": count, "classes": np.array(data.classes)}
+        arrays = self.of_predictions(model, sample_of(data, MAX_IMAGES))
+        return {**arrays, "classes": np.array(data.classes)}
+
+    def of_predictions(self, model: Model, split: Split) -> Arrays:
+        raise NotImplementedError
+
+
+@register_plot("classes")
+class Classes(ClassPlot):
+    title = "Accuracy by class"
+    order = 10
+    description = "Accuracy on the test images of each class, lowest first."
+
+    def of_predictions(self, model: Model, split: Split) -> Arrays:
+        accuracy, count = by_class(model, split)
+        return {"accuracy": accuracy, "count": count}
 
     def chart(self, arrays: dict[str, Arrays]) -> Bars:
         (values,) = arrays.values()
@@ -41,16 +48,13 @@ class Classes(Plot):
 
 
 @register_plot("confusion")
-class Confusion(Plot):
+class Confusion(ClassPlot):
     title = "Confusion matrix"
     order = 15
     description = "Test images of each true class (row) by predicted class (column), in percent."
-    needs = ("logits", "labels")
 
-    @torch.no_grad()
-    def compute(self, model: Model, data: Dataset) -> Arrays:
-        table = confusion(*claims(model, _sample(data)))
-        return {"confusion": table, "classes": np.array(data.classes)}
+    def of_predictions(self, model: Model, split: Split) -> Arrays:
+        return {"confusion": confusion(*claims(model, split))}
 
     def chart(self, arrays: dict[str, Arrays]) -> Matrix:
         (values,) = arrays.values()
@@ -66,16 +70,13 @@ class Confusion(Plot):
 
 
 @register_plot("mistakes")
-class Mistakes(Plot):
+class Mistakes(ClassPlot):
     title = "Worst mistakes"
     order = 20
     description = "Misclassified test images, the most confident first."
-    needs = ("logits", "labels")
 
-    @torch.no_grad()
-    def compute(self, model: Model, data: Dataset) -> Arrays:
-        mistakes = worst_mistakes(model, _sample(data), MAX_MISTAKES)
-        return {**mistakes, "classes": np.array(data.classes)}
+    def of_predictions(self, model: Model, split: Split) -> Arrays:
+        return worst_mistakes(model, split, MAX_MISTAKES)
 
     def chart(self, arrays: dict[str, Arrays]) -> Shots:
         (values,) = arrays.values()

@@ -14,8 +14,7 @@ import numpy as np
 import torch
 
 from torchcaps.analysis.charts import Chart
-from torchcaps.data import Dataset
-from torchcaps.data.dataset import Batch
+from torchcaps.data import Batch, Dataset, Split
 from torchcaps.errors import TorchcapsError, UsageError, nearest
 from torchcaps.metrics.base import missing_need
 from torchcaps.models import Model
@@ -113,6 +112,11 @@ def evenly(total: int, count: int) -> torch.Tensor:
     return torch.linspace(0, total - 1, min(count, total)).long()
 
 
+def sample_of(data: Dataset, count: int) -> Split:
+    """Test images evenly over the split."""
+    return data.test[evenly(len(data.test), count).to(data.test.images.device)]
+
+
 def few(data: Dataset, count: int) -> Batch:
-    """A few test images from the whole of the split."""
-    return data.test.batch(evenly(len(data.test), count).to(data.test.images.device))
+    """A few test images evenly over the split."""
+    return sample_of(data, count).batch(slice(None))

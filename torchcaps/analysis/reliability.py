@@ -3,7 +3,7 @@
 import numpy as np
 
 from torchcaps.analysis.charts import Line, Lines
-from torchcaps.analysis.plots import Arrays, Plot, evenly, register_plot
+from torchcaps.analysis.plots import Arrays, Plot, register_plot, sample_of
 from torchcaps.data import Dataset
 from torchcaps.metrics.calibration import reliability
 from torchcaps.models import Model
@@ -18,8 +18,7 @@ class Reliability(Plot):
     needs = ("logits", "labels")
 
     def compute(self, model: Model, data: Dataset) -> Arrays:
-        sample = data.test[evenly(len(data.test), 2000).to(data.test.images.device)]
-        confidence, accuracy, count = reliability(model, sample)
+        confidence, accuracy, count = reliability(model, sample_of(data, 2000))
         return {"confidence": confidence[count > 0], "accuracy": accuracy[count > 0]}
 
     def chart(self, arrays: dict[str, Arrays]) -> Lines:

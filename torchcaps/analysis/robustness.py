@@ -3,7 +3,7 @@
 import numpy as np
 
 from torchcaps.analysis.charts import Line, Lines
-from torchcaps.analysis.plots import Arrays, Plot, evenly, register_plot
+from torchcaps.analysis.plots import Arrays, Plot, register_plot, sample_of
 from torchcaps.data import Dataset
 from torchcaps.metrics.robustness import accuracy_under
 from torchcaps.models import Model
@@ -31,8 +31,7 @@ class Rotation(Plot):
     needs = ("logits", "labels")
 
     def compute(self, model: Model, data: Dataset) -> Arrays:
-        sample = data.test[evenly(len(data.test), 500).to(data.test.images.device)]
-        grid, accuracy = accuracy_under(model, sample, "rotation")
+        grid, accuracy = accuracy_under(model, sample_of(data, 500), "rotation")
         return {"degrees": grid, "accuracy": accuracy}
 
     def chart(self, arrays: dict[str, Arrays]) -> Lines:

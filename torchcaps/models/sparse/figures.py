@@ -4,8 +4,8 @@ import numpy as np
 import torch
 
 from torchcaps.analysis.charts import Line, Lines, Matrix
-from torchcaps.analysis.plots import Arrays, Plot, evenly, few, register_plot
-from torchcaps.data import Dataset, Split
+from torchcaps.analysis.plots import Arrays, Plot, few, register_plot, sample_of
+from torchcaps.data import Dataset
 from torchcaps.errors import TorchcapsError
 from torchcaps.metrics.ranks import (
     rank_frequencies,
@@ -18,17 +18,20 @@ from torchcaps.models import Model
 MAX_IMAGES = 2000
 
 
-def _no_ranks(model: Model, data: Dataset) -> str:
-    try:
-        with torch.no_grad():
+class RankPlot(Plot):
+    """Base of plots of ranked capsules."""
+
+    @torch.no_grad()
+    def lacks(self, model: Model, data: Dataset) -> str:
+        try:
             support_and_rank(model.encode(few(data, 2).images, coupling=True))
-    except TorchcapsError as error:
-        return str(error)
-    return ""
+        except TorchcapsError as error:
+            return str(error)
+        return ""
 
 
 @register_plot("support")
-class Support(Plot):
+class Support(RankPlot):
     title = "Support by rank"
     order = 70
     description = (
@@ -37,11 +40,8 @@ class Support(Plot):
     )
     combines = True
 
-    def lacks(self, model: Model, data: Dataset) -> str:
-        return _no_ranks(model, data)
-
     def compute(self, model: Model, data: Dataset) -> Arrays:
-        layers = ranked_layers(model, _subset(data))
+        layers = ranked_layers(model, sample_of(data, MAX_IMAGES))
         names = [""] if len(layers) == 1 else [f", layer {n + 1}" for n in range(len(layers))]
         curves = (support_by_rank(support).cpu().numpy() for support, _ in layers)
         return dict(zip(names, curves, strict=True))
@@ -59,21 +59,14 @@ class Support(Plot):
         return Lines(lines, "rank", "support, first = 1", 0, 1.05, whole=True)
 
 
-def _subset(data: Dataset) -> Split:
-    return data.test[evenly(len(data.test), MAX_IMAGES).to(data.test.images.device)]
-
-
 @register_plot("ranks")
-class RankFrequencies(Plot):
+class RankFrequencies(RankPlot):
     title = "Capsule rank frequencies"
     order = 71
     description = "How often each capsule of the last layer (a row) has each rank (a column)."
 
-    def lacks(self, model: Model, data: Dataset) -> str:
-        return _no_ranks(model, data)
-
     def compute(self, model: Model, data: Dataset) -> Arrays:
-        return {"frequency": rank_frequencies(model, _subset(data)).cpu().numpy()}
+        return {"frequency": rank_frequencies(model, sample_of(data, MAX_IMAGES)).cpu().numpy()}
 
     def chart(self, arrays: dict[str, Arrays]) -> Matrix:
         (values,) = arrays.values()
