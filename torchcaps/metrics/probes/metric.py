@@ -1,9 +1,10 @@
 """Probes: the accuracy of simple classifiers on a model's representation of images."""
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -55,9 +56,8 @@ class Probe(Metric):
     pca: int = 0
     """Number of principal components of the representation to use; 0: no reduction."""
 
-    def learner(self) -> Any:
-        """An unfitted classifier."""
-        raise NotImplementedError
+    learner: ClassVar[Callable[..., Any]]
+    """Make an unfitted classifier."""
 
     @property
     def provenance(self) -> dict[str, str]:
@@ -185,8 +185,7 @@ def projected(features: Tensor, components: tuple[Tensor, Tensor] | None) -> Ten
 class LinearProbe(Probe):
     """Ridge regression on the model's representation."""
 
-    def learner(self) -> Linear:
-        return Linear()
+    learner = Linear
 
 
 @register_metric("logistic", ("logistic_accuracy",))
@@ -194,8 +193,7 @@ class LinearProbe(Probe):
 class LogisticProbe(Probe):
     """Logistic regression on the model's representation; a tenth of the images sets the penalty."""
 
-    def learner(self) -> Logistic:
-        return Logistic()
+    learner = Logistic
 
 
 @register_metric("knn", ("knn_accuracy",))
@@ -203,8 +201,7 @@ class LogisticProbe(Probe):
 class NeighborProbe(Probe):
     """k nearest neighbors in the model's representation."""
 
-    def learner(self) -> KNN:
-        return KNN()
+    learner = KNN
 
 
 @register_metric("svm", ("svm_accuracy",))
@@ -233,5 +230,4 @@ class SVMProbe(Probe):
 class ClusterProbe(Probe):
     """k-means clusters of the model's representation, matched one-to-one to classes."""
 
-    def learner(self) -> KMeans:
-        return KMeans()
+    learner = KMeans
