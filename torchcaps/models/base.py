@@ -51,7 +51,8 @@ class ModelConfig:
         return max(0, out(height)) * max(0, out(width))
 
 
-def _letters(letters: str, what: str, default: Any = None) -> Any:
+def described(letters: str, what: str, default: Any = None) -> Any:
+    """A field of an output: its shape, what it is, and its default."""
     return field(default=default, metadata={"letters": letters, "what": what})
 
 
@@ -59,15 +60,15 @@ def _letters(letters: str, what: str, default: Any = None) -> Any:
 class Output:
     """Every intermediate by name; None where a model has no such thing or it was not asked for."""
 
-    logits: Tensor | None = _letters("[B,Y]", "class scores before any softmax")
-    scores: Tensor | None = _letters(
+    logits: Tensor | None = described("[B,Y]", "class scores before any softmax")
+    scores: Tensor | None = described(
         "[B,Y]", "what class capsules claim: lengths, activations or shares"
     )
-    features: Tensor | None = _letters("[B,C,H,W]", "feature maps before the capsules")
-    layers: tuple[Capsules, ...] = _letters(
+    features: Tensor | None = described("[B,C,H,W]", "feature maps before the capsules")
+    layers: tuple[Capsules, ...] = described(
         "", "capsules of every layer, from primary to class capsules", ()
     )
-    reconstruction: Tensor | None = _letters("[B,C,H,W]", "the image drawn from the capsules")
+    reconstruction: Tensor | None = described("[B,C,H,W]", "the image drawn from the capsules")
 
     def __repr__(self) -> str:
         """Shapes, not tensors."""

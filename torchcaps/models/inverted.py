@@ -18,7 +18,7 @@ guaranteed; the output's `residual` measures it.
 """
 
 import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import ClassVar, Literal
 
@@ -36,7 +36,7 @@ from torchcaps.layers import (
     router_with,
 )
 from torchcaps.layers.stems import conv_out
-from torchcaps.models.base import Model, ModelConfig, Output, register_output
+from torchcaps.models.base import Model, ModelConfig, Output, described, register_output
 from torchcaps.models.registry import register
 from torchcaps.models.tracing import Passes
 from torchcaps.routing import Solver, fixed_point
@@ -84,10 +84,7 @@ class InvertedConfig(ModelConfig):
 @register_output
 @dataclass
 class InvertedOutput(Output):
-    residual: Tensor | None = field(
-        default=None,
-        metadata={"letters": "[B]", "what": "change of each image by one more pass"},
-    )
+    residual: Tensor | None = described("[B]", "change of each image by one more pass")
 
 
 def _out_side(side: int, window: tuple[int, int]) -> int:

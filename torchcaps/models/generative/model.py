@@ -12,7 +12,7 @@ objects of their own.
 """
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +23,7 @@ from torchcaps.layers import Capsules
 from torchcaps.layers.parts import FromOne, PartEncoder, PerCapsule, geometric
 from torchcaps.layers.rotations import Look, look
 from torchcaps.layers.sets import SetTransformer
-from torchcaps.models.base import Model, Output, register_output
+from torchcaps.models.base import Model, Output, described, register_output
 from torchcaps.models.generative.concrete import logistic_noise
 from torchcaps.models.generative.process import (
     CapsuleBound,
@@ -38,13 +38,8 @@ from torchcaps.models.registry import register
 @register_output
 @dataclass
 class GenerativeOutput(Output):
-    presences: tuple[Tensor, ...] = field(
-        default=(), metadata={"letters": "", "what": "presence logits of every layer"}
-    )
-    turns: Tensor | None = field(
-        default=None,
-        metadata={"letters": "[B,2,3]", "what": "rotation from the chosen frame to the image"},
-    )
+    presences: tuple[Tensor, ...] = described("", "presence logits of every layer", ())
+    turns: Tensor | None = described("[B,2,3]", "rotation from the chosen frame to the image")
 
 
 class Generative(Model):

@@ -22,7 +22,7 @@ from torchcaps.errors import TorchcapsError
 from torchcaps.layers import Capsules, Normalize, PointwiseCaps, router_with
 from torchcaps.layers.capsules import ClassCaps
 from torchcaps.layers.stems import TokenNorm
-from torchcaps.models.base import Model, ModelConfig, Output, register_output
+from torchcaps.models.base import Model, ModelConfig, Output, described, register_output
 from torchcaps.models.mcae.decoder import CapsuleDecoder, ConvPatchDecoder, MLPPatchDecoder
 from torchcaps.models.mcae.patches import (
     Attention,
@@ -88,9 +88,7 @@ class MCAEConfig(ModelConfig):
 @register_output
 @dataclass
 class MCAEOutput(Output):
-    masked: Tensor | None = field(
-        default=None, metadata={"letters": "[B,L]", "what": "mask of the removed patches"}
-    )
+    masked: Tensor | None = described("[B,L]", "mask of the removed patches")
 
 
 class MCAE(Model):

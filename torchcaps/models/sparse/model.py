@@ -29,7 +29,7 @@ from torchcaps.layers import (
     router_with,
 )
 from torchcaps.layers.stems import conv_out
-from torchcaps.models.base import Model, ModelConfig, Output, register_output
+from torchcaps.models.base import Model, ModelConfig, Output, described, register_output
 from torchcaps.models.registry import register
 from torchcaps.models.sparse.frame import Frame, shifted
 from torchcaps.models.sparse.mask import Kind, Ranking, SparseMask
@@ -80,13 +80,8 @@ class SparseConfig(ModelConfig):
 @register_output
 @dataclass
 class SparseOutput(Output):
-    rankings: tuple[Ranking, ...] = field(
-        default=(), metadata={"letters": "", "what": "support, rank and mask of each latent layer"}
-    )
-    centre: Tensor | None = field(
-        default=None,
-        metadata={"letters": "[B,2]", "what": "position of the frame, right and down"},
-    )
+    rankings: tuple[Ranking, ...] = described("", "support, rank and mask of each latent layer", ())
+    centre: Tensor | None = described("[B,2]", "position of the frame, right and down")
 
     @property
     def decoder_input(self) -> Tensor | None:
