@@ -102,6 +102,9 @@ def test_data_of_pythons_own():
         assert torch.equal(one.test.labels, made[0].test.labels)
     named = data.as_dataset((images, [f"n{n}" for n in labels]), test=(images[:5], ["n1"] * 5))
     assert named.classes[0] == "n0" and len(named.test) == 5
+    for form in ((images, labels), (images[:9], labels[:9])):
+        zero, one = (data.as_dataset(form, seed=seed) for seed in (0, 1))
+        assert torch.equal(zero.test.images, one.test.images), "the same for every seed"
     same = data.as_dataset(named)
     assert same is named
 

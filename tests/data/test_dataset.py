@@ -7,7 +7,11 @@ from hypothesis import strategies as st
 
 from torchcaps.data import hold_out, load
 from torchcaps.data.dataset import hold_fewer, keep_per_class
+from torchcaps.data.source import sha256
 from torchcaps.errors import TorchcapsError
+
+SHA256_OF_SEED_0 = "46dcc6125dcd254fd5e573152fee76e0e755415a3b6afe28b40a3e1b06240cc3"
+"""Of the images and labels of train, val and test; torchcaps/weights were trained on them."""
 
 
 def test_embedded_digits_are_split_evenly(digits):
@@ -23,6 +27,24 @@ def test_splits_of_the_digits_share_no_image(digits):
         for s in (digits.train, digits.val, digits.test)
     ]
     assert not (rows[0] & rows[1] or rows[0] & rows[2] or rows[1] & rows[2])
+
+
+def test_test_images_of_the_digits_are_the_same_for_every_seed(digits):
+    other = load("digits", seed=1)
+    assert torch.equal(other.test.images, digits.test.images)
+    assert not torch.equal(other.val.images, digits.val.images)
+    rows = {
+        name: set(map(bytes, getattr(other, name).images.flatten(1).numpy()))
+        for name in ("train", "val", "test")
+    }
+    assert [len(rows[name]) for name in rows] == [4000, 500, 500]
+    assert not rows["test"] & (rows["train"] | rows["val"])
+
+
+def test_the_digits_of_seed_0_are_those_of_the_bundled_weights(digits):
+    tensors = [t for s in (digits.train, digits.val, digits.test) for t in (s.images, s.labels)]
+    content = b"".join(t.numpy().tobytes() for t in tensors)
+    assert sha256(content) == SHA256_OF_SEED_0
 
 
 @given(st.lists(st.integers(0, 4), min_size=20, max_size=200), st.integers(0, 5))

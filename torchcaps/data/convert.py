@@ -55,9 +55,9 @@ def as_dataset(
         raise TorchcapsError(f"data: splits with images of several sizes, {sorted(sizes)}.")
     train = read["train"]
     if "test" not in read:
-        kept, held = hold_out(train.labels, 0.1, seed)
+        kept, held = hold_out(train.labels)  # the same test images for every seed
         if not len(held):
-            kept, held = hold_out(torch.zeros_like(train.labels), 0.1, seed)
+            kept, held = hold_out(torch.zeros_like(train.labels))
         train, read["test"] = train[kept], train[held]
         seed += 1
     if "val" in read:

@@ -88,7 +88,8 @@ def shared_loads(memory: tuple[Dataset, int] | None = None) -> Iterator[None]:
 def load(name: str, root: str | Path | None = None, *, seed: int = 0) -> Dataset:
     """A data set by name, with options after commas: `rotated:digits,degrees=30`.
 
-    `seed` decides the held-out validation images and, in generated sets, what is drawn.
+    `seed` decides the held-out validation images and, in generated sets, the random transforms.
+    Test images that are held out are the same for every seed.
     """
     folder = Path(root).expanduser() if root else default_root()
     loaded, key = _LOADED.get(), (name, folder, seed)

@@ -4,6 +4,7 @@ import re
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from torchcaps import data
@@ -198,6 +199,13 @@ def test_invalid_folders_raise(kind, tmp_path):
         data.load(f"folder:{tmp_path}{options}{size}")
     text = str(error.value)
     assert re.search(sentence, text) and "\n" not in text and text.endswith(".")
+
+
+def test_a_folder_has_the_same_test_images_for_every_seed(tmp_path):
+    classes(tmp_path, "cat", "dog", count=12)  # twelve grays
+    zero, one = (data.load(f"folder:{tmp_path},size=8,mode=L", seed=seed) for seed in (0, 1))
+    assert torch.equal(zero.test.images, one.test.images)
+    assert not torch.equal(zero.val.images, one.val.images)
 
 
 def test_center_crop(tmp_path):

@@ -1,5 +1,7 @@
 """Every file reader on a small file of its format, checked against what was written."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -135,6 +137,19 @@ def test_dsprites(tmp_path):
     assert np.array_equal(split.images[:, 0].numpy(), images * 255)
     assert split.labels.tolist() == [i % 3 for i in range(30)]
     assert set(split.factors) == {"scale", "orientation", "x", "y"}
+
+
+def test_dsprites_has_the_same_test_images_for_every_seed(tmp_path, monkeypatch):
+    files.dsprites(tmp_path / dsprites.DSPRITES[0].path)
+    monkeypatch.setattr(dsprites, "DSPRITES", (replace(dsprites.DSPRITES[0], sha256=None),))
+    zero, one = (dsprites.dsprites(tmp_path, seed=seed) for seed in (0, 1))
+    assert [len(s) for s in (one.train, one.val, one.test)] == [24, 3, 3]
+
+    def factors(split):
+        return set(zip(*(v.tolist() for v in split.factors.values()), strict=True))
+
+    assert factors(zero.test) == factors(one.test) and factors(zero.val) != factors(one.val)
+    assert not factors(one.test) & (factors(one.train) | factors(one.val))
 
 
 def write_tree(root, splits=("",), classes=("cat", "dog"), count=12):

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from torchcaps.data.dataset import Dataset, Split
 from torchcaps.data.registry import register
@@ -36,15 +37,22 @@ def read_dsprites(path: Path) -> Split:
     return Split(torch.from_numpy(images)[:, None] * 255, columns[:, 1].clone(), named)
 
 
-@register("dsprites", "737,280 drawings of three shapes under five factors, 64x64", DSPRITES)
+def _shuffled(count: int, seed: int) -> Tensor:
+    return counter_uniform(seed, torch.arange(count), 1)[:, 0].argsort(stable=True)
+
+
+@register(
+    "dsprites", "737,280 drawings of three shapes under five factors, 64x64", DSPRITES, revision=2
+)
 def dsprites(root: Path, *, seed: int) -> Dataset:
-    """The label is the shape; the seed splits the images 80 / 10 / 10 %."""
+    """The label is the shape; 80 / 10 / 10 %, the same test images for every seed."""
     path = root / DSPRITES[0].path
     if not path.exists():
         fetch("dsprites", root, DSPRITES)
     read_bytes(path, DSPRITES[0].sha256)
     data = read_dsprites(path)
-    order = counter_uniform(seed, torch.arange(len(data)), 1)[:, 0].argsort(stable=True)
     tenth = len(data) // 10
-    test, val, train = order[:tenth], order[tenth : 2 * tenth], order[2 * tenth :]
+    test, rest = _shuffled(len(data), 0)[:tenth], _shuffled(len(data), seed)
+    rest = rest[~torch.isin(rest, test)]
+    val, train = rest[:tenth], rest[tenth:]
     return Dataset("dsprites", data[train], data[val], data[test], ("square", "ellipse", "heart"))

@@ -199,7 +199,7 @@ def _split(
     if test is None and val is not None:
         test, val = val, None
     if test is None:
-        kept, held = _hold_out(folder, train.labels, seed)
+        kept, held = _hold_out(folder, train.labels, 0)  # the same test images for every seed
         train, test, seed = train[kept], train[held], seed + ("" in splits)
     if val is not None:
         return Dataset(name, train, val, test, classes, note)
