@@ -15,7 +15,7 @@ because their sums must be able to be negative and the paper perturbs them from 
 """
 
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from torch import Tensor, nn
 
@@ -26,26 +26,27 @@ from torchcaps.layers import (
     ConvStack,
     MLPDecoder,
     Normalize,
-    NormStack,
     ResNetStack,
-    Views,
 )
-from torchcaps.layers.stems import MODERN_STRIDES, conv_out, max_pool
+from torchcaps.layers.stems import MODERN_STRIDES, conv_out
 from torchcaps.models.base import Model, ModelConfig, Output, mask_capsules
+from torchcaps.models.multi_view import MultiView, ViewsConfig
 from torchcaps.models.registry import register
 
 
-def _places(config: "ConvNetConfig | ConvNetRConfig", strides: tuple[int, ...]) -> int:
+def _places(config: ModelConfig, kernel_size: int, strides: tuple[int, ...]) -> int:
+    """Positions of the map that convolutions leave."""
+
     def out_side(side: int) -> int:
         for stride in strides:
-            side = conv_out(side, config.kernel_size, stride)
+            side = conv_out(side, kernel_size, stride)
         return side
 
     places = config.places(out_side)
     if not places:
         raise TorchcapsError(
             f"{config.image_size} pixels are too few for {len(strides)} convolutions with kernels "
-            f"of {config.kernel_size}; use a smaller kernel_size."
+            f"of {kernel_size}; use a smaller kernel_size."
         )
     return places
 
@@ -74,7 +75,7 @@ class ConvNet(Model):
         self.stem = ConvStack(
             config.in_channels, config.channels, config.kernel_size, config.strides
         )
-        places = _places(config, config.strides)
+        places = _places(config, config.kernel_size, config.strides)
         units = config.channels[-1] * (1 if config.pool == "average" else places)
         modules: list[nn.Module] = []
         for out_units in config.hidden:
@@ -120,7 +121,7 @@ class ConvNetR(Model):
         self.in_dim, self.out_dim = config.pose_dim, config.class_pose_dim
         if config.squash and not config.conditional:
             raise TorchcapsError("squash=True needs conditional=True: lengths are class scores.")
-        places = _places(config, (1, 2))
+        places = _places(config, config.kernel_size, (1, 2))
         self.stem = ConvStack(config.in_channels, (config.channels,), config.kernel_size, (1,))
         self.conv = nn.Conv2d(config.channels, config.channels, config.kernel_size, 2)
         num_units = config.num_classes * config.class_pose_dim
@@ -159,7 +160,7 @@ class ConvNetR(Model):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConvNetModernConfig(ModelConfig):
+class ConvNetModernConfig(ViewsConfig):
     family: ClassVar[str] = "convnet-modern"
     channels: tuple[int, ...] = (64, 64, 128, 128, 256, 256, 256)
     """Channels of the convolutions."""
@@ -167,86 +168,18 @@ class ConvNetModernConfig(ModelConfig):
     """Strides of the convolutions."""
     dropout: float = 0.1
     """Dropout rate of the pooled features."""
-    rotations: tuple[float, ...] = ()
-    """Rotations of additional views in degrees; features are pooled over views too."""
-    scales: tuple[float, ...] = ()
-    """Scales of additional views."""
-    shears: tuple[float, ...] = ()
-    """Shears of additional views."""
-    jitter: tuple[float, float, float] = field(
-        default=(0.0, 0.0, 0.0), metadata={"digest": "wander"}
-    )
-    """Random change of each view in training: degrees, relative size, shear."""
 
 
-class ConvNetModern(Model):
+class ConvNetModern(MultiView):
     def __init__(self, config: ConvNetModernConfig):
-        super().__init__()
-        self.config = c = config
-        self.views = Views(c.rotations, c.scales, c.shears, c.jitter)
-        self.stem = NormStack(c.in_channels, c.channels, c.strides)
-        head = nn.Linear(c.channels[-1], c.num_classes)
-        self.head = nn.Sequential(nn.Dropout(c.dropout), head)
-
-    def forward_features(self, images: Tensor) -> Tensor:
-        self.check_images(images)
-        return self.stem(self.views(images)).unflatten(0, (images.shape[0], -1)).flatten(1, 2)
+        super().__init__(config, config.channels, config.strides)
+        head = nn.Linear(config.channels[-1], config.num_classes)
+        self.head = nn.Sequential(nn.Dropout(config.dropout), head)
 
     def forward_capsules(self, features: Tensor, coupling: bool = False) -> Output:
-        views = features.unflatten(1, (self.views.num_views, -1))
-        pooled = max_pool(views.flatten(0, 1)).unflatten(0, views.shape[:2]).max(1).values
-        return Output(self.head(pooled), features=views[:, 0])
-
-
-register(
-    "convnet-fc", ConvNet, ConvNetConfig(), "LeNet-like ConvNet, baseline of CapsNet", listed=False
-)
-register(
-    "convnet-fc-lk",
-    ConvNet,
-    ConvNetConfig(kernel_size=9, hidden=(160, 96)),
-    "ConvNet-FC with large kernels and small linear layers, a baseline",
-    listed=False,
-)
-register(
-    "convnet-avg",
-    ConvNet,
-    ConvNetConfig(channels=(256, 256), strides=(1, 2), kernel_size=9, pool="average", hidden=()),
-    "CapsNet's convolutions with global average pooling, a baseline",
-)
-register(
-    "convnet-avg-small",
-    ConvNet,
-    ConvNetConfig(channels=(32, 128), strides=(1, 2), kernel_size=9, pool="average", hidden=()),
-    "small ConvNet-Avg for CPUs, a baseline",
-)
-register(
-    "convnet-r",
-    ConvNetR,
-    ConvNetRConfig(),
-    "ConvNet with plain reconstruction, a baseline",
-    listed=False,
-)
-register(
-    "convnet-cr",
-    ConvNetR,
-    ConvNetRConfig(conditional=True),
-    "ConvNet with conditional reconstruction, a baseline",
-    listed=False,
-)
-register(
-    "convnet-cr-sf",
-    ConvNetR,
-    ConvNetRConfig(conditional=True, squash=True),
-    "ConvNet-CR with squashing, a baseline",
-    listed=False,
-)
-register(
-    "convnet-modern",
-    ConvNetModern,
-    ConvNetModernConfig(),
-    "modern ConvNet (3x3 convolutions, BatchNorm, GELU), a baseline",
-)
+        by_view, pooled = self.pool(features)
+        pooled = pooled.unflatten(0, by_view.shape[:2]).max(1).values
+        return Output(self.head(pooled), features=by_view[:, 0])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -274,12 +207,11 @@ class CNN(Model):
         width = c.channels
         self.normalize = Normalize(c.in_channels)
         first = [nn.Conv2d(c.in_channels, width, 3, 2, 1), nn.ReLU()]
+        pooled = [nn.AdaptiveAvgPool2d(1), nn.Flatten()]
         if c.kind == "resnet18":
             stages = tuple((width * 2**n, 2) for n in range(4))
             self.stem: nn.Module = ResNetStack(c.in_channels, stages)
-            self.head: nn.Module = nn.Sequential(
-                nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8 * width, c.num_classes)
-            )
+            hidden, units = pooled, 8 * width
         elif c.kind == "cifar":
             if min(c.image_shape[1:]) < 8:
                 raise TorchcapsError(
@@ -288,18 +220,16 @@ class CNN(Model):
             self.stem = nn.Sequential(
                 *first, *_block(width, 2, 1), nn.AvgPool2d(2), *_block(width, 2, 1)
             )
-            self.head = nn.Sequential(
-                nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, c.num_classes)
-            )
+            hidden, units = pooled, width
         else:
             places = c.places(lambda side: ((side + 1) // 2 - 3) // 2 + 1 - 2)
             if not places:
                 raise TorchcapsError(f"{c.image_size} pixels are too few for three convolutions.")
             self.stem = nn.Sequential(*first, *_block(width, 2, 0), *_block(width, 1, 0))
-            hidden = [nn.Conv2d(width, c.hidden, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+            hidden, units = [nn.Conv2d(width, c.hidden, 1), *pooled], c.hidden
             if c.kind == "multi-fc":
                 hidden = [nn.Flatten(), nn.Linear(width * places, c.hidden)]
-            self.head = nn.Sequential(*hidden, nn.Linear(c.hidden, c.num_classes))
+        self.head = nn.Sequential(*hidden, nn.Linear(units, c.num_classes))
 
     def forward_features(self, images: Tensor) -> Tensor:
         self.check_images(images)
@@ -307,35 +237,6 @@ class CNN(Model):
 
     def forward_capsules(self, features: Tensor, coupling: bool = False) -> Output:
         return Output(logits=self.head(features), features=features)
-
-
-register(
-    "cnn",
-    CNN,
-    CNNConfig(in_channels=3, image_size=32),
-    "three-layer CNN for CIFAR, a baseline",
-    listed=False,
-)
-register(
-    "cnn-multi",
-    CNN,
-    CNNConfig(in_channels=1, image_size=36, kind="multi"),
-    "three-layer CNN for two digits, a baseline",
-    listed=False,
-)
-register(
-    "cnn-multi-fc",
-    CNN,
-    CNNConfig(in_channels=1, image_size=36, kind="multi-fc"),
-    "three-layer CNN for two digits without pooling, a baseline",
-    listed=False,
-)
-register(
-    "resnet18",
-    CNN,
-    CNNConfig(in_channels=3, image_size=32, kind="resnet18", channels=64),
-    "ResNet-18 for small images, a baseline",
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -374,29 +275,6 @@ class TimmNet(Model):
         return {"features": self.body.forward_head(features, pre_logits=True)}
 
 
-register(
-    "mobilenetv3",
-    TimmNet,
-    TimmConfig(in_channels=3, image_size=32),
-    "MobileNetV3-Small of timm, a baseline",
-    listed=False,
-)
-register(
-    "resnet18-timm",
-    TimmNet,
-    TimmConfig(in_channels=3, image_size=64, network="resnet18"),
-    "ResNet-18 of timm, a baseline",
-    listed=False,
-)
-register(
-    "vit-small",
-    TimmNet,
-    TimmConfig(in_channels=3, image_size=32, network="vit_small_patch16_224", patch_size=4),
-    "ViT-S of timm with small patches, a baseline",
-    listed=False,
-)
-
-
 @dataclass(frozen=True, kw_only=True)
 class AutoencoderConfig(ModelConfig):
     family: ClassVar[str] = "autoencoder"
@@ -417,12 +295,7 @@ class Autoencoder(Model):
     def __init__(self, config: AutoencoderConfig):
         super().__init__()
         self.config = c = config
-        places = c.places(lambda s: conv_out(conv_out(s, c.kernel_size), c.kernel_size, 2))
-        if not places:
-            raise TorchcapsError(
-                f"{c.image_size} pixels are too few for two convolutions of {c.kernel_size}; use a "
-                "smaller kernel_size."
-            )
+        places = _places(c, c.kernel_size, (1, 2))
         self.stem = ConvStack(c.in_channels, (c.channels, c.channels), c.kernel_size, (1, 2))
         # not `code`: torch.export's GraphModule has an attribute of this name
         self.narrow = nn.Linear(c.channels * places, c.units)
@@ -443,4 +316,38 @@ class Autoencoder(Model):
         return self.decoder(poses.flatten(1))
 
 
-register("autoencoder", Autoencoder, AutoencoderConfig(), "convolutional autoencoder, a baseline")
+AVG: dict[str, Any] = {"strides": (1, 2), "kernel_size": 9, "pool": "average", "hidden": ()}
+COLOR: dict[str, Any] = {"in_channels": 3, "image_size": 32}
+MULTI: dict[str, Any] = {"in_channels": 1, "image_size": 36}
+LISTED = ("autoencoder", "convnet-avg", "convnet-avg-small", "convnet-modern", "resnet18")
+"""Baselines that `list_models()` shows; the others are rows of tables."""
+for name, model, config, summary in (
+    ("convnet-fc", ConvNet, ConvNetConfig(), "LeNet-like ConvNet, baseline of CapsNet"),
+    ("convnet-fc-lk", ConvNet, ConvNetConfig(kernel_size=9, hidden=(160, 96)),
+     "ConvNet-FC with large kernels and small linear layers, a baseline"),
+    ("convnet-avg", ConvNet, ConvNetConfig(channels=(256, 256), **AVG),
+     "CapsNet's convolutions with global average pooling, a baseline"),
+    ("convnet-avg-small", ConvNet, ConvNetConfig(channels=(32, 128), **AVG),
+     "small ConvNet-Avg for CPUs, a baseline"),
+    ("convnet-r", ConvNetR, ConvNetRConfig(), "ConvNet with plain reconstruction, a baseline"),
+    ("convnet-cr", ConvNetR, ConvNetRConfig(conditional=True),
+     "ConvNet with conditional reconstruction, a baseline"),
+    ("convnet-cr-sf", ConvNetR, ConvNetRConfig(conditional=True, squash=True),
+     "ConvNet-CR with squashing, a baseline"),
+    ("convnet-modern", ConvNetModern, ConvNetModernConfig(),
+     "modern ConvNet (3x3 convolutions, BatchNorm, GELU), a baseline"),
+    ("cnn", CNN, CNNConfig(**COLOR), "three-layer CNN for CIFAR, a baseline"),
+    ("cnn-multi", CNN, CNNConfig(**MULTI, kind="multi"),
+     "three-layer CNN for two digits, a baseline"),
+    ("cnn-multi-fc", CNN, CNNConfig(**MULTI, kind="multi-fc"),
+     "three-layer CNN for two digits without pooling, a baseline"),
+    ("resnet18", CNN, CNNConfig(**COLOR, kind="resnet18", channels=64),
+     "ResNet-18 for small images, a baseline"),
+    ("mobilenetv3", TimmNet, TimmConfig(**COLOR), "MobileNetV3-Small of timm, a baseline"),
+    ("resnet18-timm", TimmNet, TimmConfig(in_channels=3, image_size=64, network="resnet18"),
+     "ResNet-18 of timm, a baseline"),
+    ("vit-small", TimmNet, TimmConfig(**COLOR, network="vit_small_patch16_224", patch_size=4),
+     "ViT-S of timm with small patches, a baseline"),
+    ("autoencoder", Autoencoder, AutoencoderConfig(), "convolutional autoencoder, a baseline"),
+):  # fmt: skip
+    register(name, model, config, summary, listed=name in LISTED)

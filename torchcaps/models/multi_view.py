@@ -21,7 +21,42 @@ from torchcaps.models.registry import register
 
 
 @dataclass(frozen=True, kw_only=True)
-class ViewCapsNetConfig(ModelConfig):
+class ViewsConfig(ModelConfig):
+    """Fields of networks on several views of an image."""
+
+    rotations: tuple[float, ...] = ()
+    """Rotations of the additional views, in degrees."""
+    scales: tuple[float, ...] = ()
+    """Scales of additional views."""
+    shears: tuple[float, ...] = ()
+    """Shears of additional views."""
+    jitter: tuple[float, float, float] = field(
+        default=(0.0, 0.0, 0.0), metadata={"digest": "wander"}
+    )
+    """Random change of each view in training: degrees, relative size, shear."""
+
+
+class MultiView(Model):
+    """Base of networks on several views of an image: the same convolutions for each."""
+
+    def __init__(self, config: ViewsConfig, channels: tuple[int, ...], strides: tuple[int, ...]):
+        super().__init__()
+        self.config = c = config
+        self.views = Views(c.rotations, c.scales, c.shears, c.jitter)
+        self.stem = NormStack(c.in_channels, channels, strides)
+
+    def forward_features(self, images: Tensor) -> Tensor:
+        self.check_images(images)
+        return self.stem(self.views(images)).unflatten(0, (images.shape[0], -1)).flatten(1, 2)
+
+    def pool(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Maps of each view [B,V,C,H,W], and their maxima over positions [B*V,C]."""
+        by_view = features.unflatten(1, (self.views.num_views, -1))
+        return by_view, max_pool(by_view.flatten(0, 1))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ViewCapsNetConfig(ViewsConfig):
     family: ClassVar[str] = "view-capsnet"
     channels: tuple[int, ...] = (32, 64, 128, 128, 256, 256, 240)
     """Channels of the convolutions."""
@@ -34,29 +69,17 @@ class ViewCapsNetConfig(ModelConfig):
     dropout: float = 0.1
     """Dropout rate of the pooled features."""
     rotations: tuple[float, ...] = (-24.0, -12.0, 12.0, 24.0)
-    """Rotations of the additional views, in degrees."""
-    scales: tuple[float, ...] = ()
-    """Scales of additional views."""
-    shears: tuple[float, ...] = ()
-    """Shears of additional views."""
-    jitter: tuple[float, float, float] = field(
-        default=(0.0, 0.0, 0.0), metadata={"digest": "wander"}
-    )
-    """Random change of each view in training: degrees, relative size, shear."""
 
 
-class ViewCapsNet(Model):
+class ViewCapsNet(MultiView):
     def __init__(self, config: ViewCapsNetConfig):
-        super().__init__()
-        self.config = c = config
-        self.dim = c.pose_dim
+        super().__init__(config, config.channels, config.strides)
+        c, self.dim = config, config.pose_dim
         types, remainder = divmod(c.channels[-1], c.pose_dim)
         if remainder:
             raise TorchcapsError(
                 f"The last of channels={c.channels} must be a multiple of pose_dim={c.pose_dim}."
             )
-        self.views = Views(c.rotations, c.scales, c.shears, c.jitter)
-        self.stem = NormStack(c.in_channels, c.channels, c.strides)
         self.dropout = nn.Dropout(c.dropout)
         self.classes = DenseCaps(
             in_caps=self.views.num_views * types,
@@ -68,14 +91,9 @@ class ViewCapsNet(Model):
         )
         self.head = nn.Linear(c.pose_dim, 1)
 
-    def forward_features(self, images: Tensor) -> Tensor:
-        self.check_images(images)
-        return self.stem(self.views(images)).unflatten(0, (images.shape[0], -1)).flatten(1, 2)
-
     def forward_capsules(self, features: Tensor, coupling: bool = False) -> Output:
-        by_view = features.unflatten(1, (self.views.num_views, -1))
-        pooled = self.dropout(max_pool(by_view.flatten(0, 1)))
-        capsules = Capsules(pooled.reshape(features.shape[0], -1, self.dim))
+        by_view, pooled = self.pool(features)
+        capsules = Capsules(self.dropout(pooled).reshape(features.shape[0], -1, self.dim))
         classes = self.classes(capsules.poses, coupling=coupling)
         logits = self.head(classes.poses).squeeze(-1)
         return Output(logits, features=by_view[:, 0], layers=(capsules, classes))
