@@ -132,43 +132,20 @@ class CapsNet(Model):
         return self.decoder(mask_capsules(poses, labels))
 
 
-register("capsnet", CapsNet, CapsNetConfig(), "CapsNet with dynamic routing (Sabour et al. 2017)")
-register(
-    "capsnet-nor",
-    CapsNet,
-    CapsNetConfig(routing="none"),
-    "CapsNet without routing (uniform coupling)",
-    listed=False,
-)
-register(
-    "aff-capsnet",
-    CapsNet,
-    CapsNetConfig(routing="none", transform="shared"),
-    "CapsNet without routing, one shared transform (Gu & Tresp 2020)",
-)
-register(
-    "aff-capsnet-dr",
-    CapsNet,
-    CapsNetConfig(transform="shared"),
-    "CapsNet with a shared transform and dynamic routing",
-    listed=False,
-)
-register(
-    "capsnet-small",
-    CapsNet,
-    CapsNetConfig(channels=48, num_types=4, hidden=(256, 512)),
-    "small CapsNet with dynamic routing for CPUs",
-)
-register(
-    "capsnet-resnet",
-    CapsNet,
-    CapsNetConfig(in_channels=3, image_size=32, backbone="resnet", reconstruction="none"),
-    "CapsNet with dynamic routing on residual blocks, for CIFAR",
-    listed=False,
-)
-register(
-    "capsnet-modern",
-    CapsNet,
-    CapsNetConfig(backbone="norm", kernel_size=1),
-    "CapsNet with dynamic routing on the convolutions of ConvNet-Modern",
-)
+_CIFAR = CapsNetConfig(in_channels=3, image_size=32, backbone="resnet", reconstruction="none")
+_ROWS = ("capsnet-nor", "aff-capsnet-dr", "capsnet-resnet")
+"""Rows of tables, which `list_models()` does not show."""
+for name, config, summary in (
+    ("capsnet", CapsNetConfig(), "CapsNet with dynamic routing (Sabour et al. 2017)"),
+    ("capsnet-nor", CapsNetConfig(routing="none"), "CapsNet without routing (uniform coupling)"),
+    ("aff-capsnet", CapsNetConfig(routing="none", transform="shared"),
+     "CapsNet without routing, one shared transform (Gu & Tresp 2020)"),
+    ("aff-capsnet-dr", CapsNetConfig(transform="shared"),
+     "CapsNet with a shared transform and dynamic routing"),
+    ("capsnet-small", CapsNetConfig(channels=48, num_types=4, hidden=(256, 512)),
+     "small CapsNet with dynamic routing for CPUs"),
+    ("capsnet-resnet", _CIFAR, "CapsNet with dynamic routing on residual blocks, for CIFAR"),
+    ("capsnet-modern", CapsNetConfig(backbone="norm", kernel_size=1),
+     "CapsNet with dynamic routing on the convolutions of ConvNet-Modern"),
+):  # fmt: skip
+    register(name, CapsNet, config, summary, listed=name not in _ROWS)

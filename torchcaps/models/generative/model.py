@@ -182,40 +182,22 @@ class Generative(Model):
         }
 
 
-register(
-    "generative",
-    Generative,
-    GenerativeConfig(),
-    "generative capsules, variational inference (Smith et al. 2020)",
-)
-register(
-    "generative-one",
-    Generative,
-    GenerativeConfig(objects="one", min_std=0.05, inducing=0),
-    "generative capsules with exactly one object on",
-    listed=False,
-)
 _FRAMED = GenerativeConfig(
     num_caps=(32, 16), objects="one", placed="solved", frames=8, test_frames=16, min_std=0.05,
     pose_std=0.3,
 )  # fmt: skip
-register(
-    "generative-one-small",
-    Generative,
-    replace(_FRAMED, frames=1, test_frames=1, channels=32),
-    "small generative capsules with exactly one object on, for CPUs",
-)
-register(
-    "generative-framed",
-    Generative,
-    _FRAMED,
-    "generative capsules with one object on and a search over rotations",
-    listed=False,
-)
-register(
-    "generative-small",
-    Generative,
-    GenerativeConfig(num_caps=(8, 8), channels=16, width=32, depth=1, inducing=0),
-    "small generative capsules for CPUs",
-    listed=False,
-)
+for name, config, summary in (
+    ("generative", GenerativeConfig(),
+     "generative capsules, variational inference (Smith et al. 2020)"),
+    ("generative-one", GenerativeConfig(objects="one", min_std=0.05, inducing=0),
+     "generative capsules with exactly one object on"),
+    ("generative-one-small", replace(_FRAMED, frames=1, test_frames=1, channels=32),
+     "small generative capsules with exactly one object on, for CPUs"),
+    ("generative-framed", _FRAMED,
+     "generative capsules with one object on and a search over rotations"),
+    ("generative-small",
+     GenerativeConfig(num_caps=(8, 8), channels=16, width=32, depth=1, inducing=0),
+     "small generative capsules for CPUs"),
+):  # fmt: skip
+    listed = name in ("generative", "generative-one-small")
+    register(name, Generative, config, summary, listed=listed)

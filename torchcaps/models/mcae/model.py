@@ -277,23 +277,12 @@ def _statistics(patches: Tensor) -> tuple[Tensor, Tensor]:
     return patches.mean(-1, keepdim=True), patches.std(-1, keepdim=True) + 1e-3
 
 
-register("mcae", MCAE, MCAEConfig(), "masked capsule autoencoder, classifier (Everett et al. 2024)")
-register(
-    "mcae-pretrain",
-    MCAE,
-    MCAEConfig(stage="pretrain"),
-    "masked capsule autoencoder with decoder, for pretraining",
-)
-register(
-    "mcae-pretrain-small",
-    MCAE,
-    MCAEConfig(stage="pretrain", width=96, decoder="conv"),
-    "small masked capsule autoencoder with decoder, for CPUs",
-)
-register(
-    "mcae-vit",
-    MCAE,
-    MCAEConfig(backbone="vit"),
-    "masked capsule autoencoder on a ViT",
-    listed=False,
-)
+for name, config, summary in (
+    ("mcae", MCAEConfig(), "masked capsule autoencoder, classifier (Everett et al. 2024)"),
+    ("mcae-pretrain", MCAEConfig(stage="pretrain"),
+     "masked capsule autoencoder with decoder, for pretraining"),
+    ("mcae-pretrain-small", MCAEConfig(stage="pretrain", width=96, decoder="conv"),
+     "small masked capsule autoencoder with decoder, for CPUs"),
+    ("mcae-vit", MCAEConfig(backbone="vit"), "masked capsule autoencoder on a ViT"),
+):  # fmt: skip
+    register(name, MCAE, config, summary, listed=name != "mcae-vit")
