@@ -29,7 +29,7 @@ ProgressFn = Callable[[str, int, int], None]
 NEEDS = {
     "bound": "an evidence bound",
     "decode": "a decoder that draws from capsules",
-    "inpaint": "a decoder of hidden patches",
+    "inpaint": "a decoder of removed patches",
     "logits": "classes",
     "parts": "parts with templates",
     "passes": "class scores after each pass",

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from torchcaps.data import Batch, Dataset, Split
 from torchcaps.errors import TorchcapsError
+from torchcaps.metrics.base import missing_need
 from torchcaps.models import Model
 from torchcaps.registry import Registry
 
@@ -31,6 +32,10 @@ class Task(nn.Module):
     metric: ClassVar[str] = "loss"
     """The validation number that chooses a model."""
     higher_is_better: ClassVar[bool] = False
+    needs: ClassVar[tuple[str, ...]] = ()
+    """What it needs of a model: names of `metrics.base.NEEDS`."""
+    example: ClassVar[str] = ""
+    """The name of a model that has what it needs."""
     needs_labels: ClassVar[bool] = False
     needs_start: ClassVar[bool] = False
     """Whether a run must begin with another's weights."""
@@ -49,6 +54,11 @@ class Task(nn.Module):
         if cutmix and not self.mixes_labels:
             raise TorchcapsError(
                 f"data.cutmix mixes labels, which the task {self.config.kind} does not take."
+            )
+        if need := missing_need(self.model, None, self.needs):
+            raise TorchcapsError(
+                f"The task {self.config.kind!r} needs a model with {need}, such as {self.example}; "
+                f"this is a {self.model.config.family}."
             )
 
     def begin(self, data: Dataset) -> None:

@@ -27,11 +27,11 @@ def test_the_mask_is_the_tasks(digits):
         assert make_task(made, Masked(mask_ratio=ratio)).visible == visible
     with pytest.raises(TorchcapsError, match="leave at least one"):
         make_task(made, Masked(mask_ratio=1.0)).check(digits, 0.0)
-    with pytest.raises(TorchcapsError, match="reconstructs removed patches"):
+    with pytest.raises(TorchcapsError, match="a decoder of removed patches"):
         make_task(model("finetune"), Masked()).check(digits, 0.0)
     with pytest.raises(TorchcapsError, match="a decoder"):
         make_task(model("finetune"), Reconstruct()).check(digits, 0.0)
-    with pytest.raises(TorchcapsError, match="no class scores"):
+    with pytest.raises(TorchcapsError, match="needs a model with classes"):
         make_task(made, Classify()).check(digits, 0.0)
 
 

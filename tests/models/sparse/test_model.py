@@ -201,5 +201,5 @@ def test_evaluation_changes_nothing(recipe, digits):
     task.evaluate(digits.val[slice(0, 50)])
     task(Batch(torch.rand(4, 1, 28, 28), torch.zeros(4).long()))
     assert all(torch.equal(t, before[n]) for n, t in task.state_dict().items())
-    with pytest.raises(TorchcapsError, match="capsules are ranked"):
+    with pytest.raises(TorchcapsError, match="needs a model with ranked capsules"):
         make_task(torchcaps.create_model("convnet-avg-small"), Sparse()).check(digits, 0.0)

@@ -52,6 +52,8 @@ def softened(joint: Tensor, softness: Tensor) -> tuple[Tensor, Tensor]:
 @register_task("elbo", Elbo)
 class ElboTask(Task):
     config: Elbo
+    needs = ("bound",)
+    example = "generative"
     clock: Tensor
     """Number of updates so far."""
 
@@ -61,11 +63,6 @@ class ElboTask(Task):
 
     def check(self, data: Dataset, cutmix: float) -> None:
         super().check(data, cutmix)
-        if "bound" not in self.model.provides:
-            raise TorchcapsError(
-                "The task 'elbo' needs a generative model with an evidence bound; "
-                f"{self.model.config.family} has no bound."
-            )
         c = self.config
         one = getattr(self.model.config, "objects", "") == "one"
         if c.helps and not one:

@@ -26,14 +26,11 @@ class Masked(TaskConfig):
 class MaskedTask(Task):
     config: Masked
     model: MCAE
+    needs = ("inpaint",)
+    example = "mcae-pretrain"
 
     def check(self, data: Dataset, cutmix: float) -> None:
         super().check(data, cutmix)
-        if "inpaint" not in self.model.provides:
-            raise TorchcapsError(
-                "The task 'masked' needs a model that reconstructs removed patches, such as "
-                f"mcae-pretrain; this is a {self.model.config.family}."
-            )
         if not 0 < self.visible < self.model.length:
             ratio = self.config.mask_ratio
             raise TorchcapsError(

@@ -32,14 +32,11 @@ class Sparse(TaskConfig):
 class SparseTask(Task):
     config: Sparse
     model: SparseCapsNet
+    needs = ("ranks",)
+    example = "sparse"
 
     def check(self, data: Dataset, cutmix: float) -> None:
         super().check(data, cutmix)
-        if "ranks" not in self.model.provides:
-            raise TorchcapsError(
-                "The task 'sparse' needs a model whose capsules are ranked, such as sparse; this "
-                f"is a {self.model.config.family}."
-            )
         if self.config.period < 1 or not 0 <= self.config.decay < 1:
             raise TorchcapsError(
                 f"task.period={self.config.period} must be at least 1, and "

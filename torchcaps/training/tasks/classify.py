@@ -39,6 +39,8 @@ class ClassifyTask(Task):
     config: Classify
     metric = "accuracy"
     higher_is_better = True
+    needs = ("logits",)
+    example = "capsnet"
     needs_labels = True
     mixes_labels = True
 
@@ -59,8 +61,6 @@ class ClassifyTask(Task):
                 )
             if not all(0 <= w < float("inf") for w in weights) or not any(weights):
                 raise TorchcapsError("Class weights are finite and not negative.")
-        if "logits" not in self.model.provides:
-            raise TorchcapsError(f"A {self.model.config.family} like this has no class scores.")
         if cutmix and self.config.loss != "cross_entropy":
             raise TorchcapsError(
                 "data.cutmix mixes labels, which only --task.loss cross_entropy takes."

@@ -4,8 +4,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from torchcaps.data import Batch, Dataset
-from torchcaps.errors import TorchcapsError
+from torchcaps.data import Batch
 from torchcaps.losses import reconstruction_loss
 from torchcaps.training.task import Task, TaskConfig, register_task
 
@@ -17,10 +16,8 @@ class Reconstruct(TaskConfig):
 
 @register_task("reconstruct", Reconstruct)
 class ReconstructTask(Task):
-    def check(self, data: Dataset, cutmix: float) -> None:
-        super().check(data, cutmix)
-        if "decode" not in self.model.provides:
-            raise TorchcapsError("The task 'reconstruct' needs a model with a decoder.")
+    needs = ("decode",)
+    example = "autoencoder"
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         output = self.model(batch.images)
