@@ -6,12 +6,7 @@ classes as rotations grow, until both are below a VAE. The values of its curves 
 
 from torchcaps.papers.generative import table1
 from torchcaps.papers.generative.best import BEST
-from torchcaps.papers.generative.setting import (
-    METRIC,
-    probe,
-    rotated,
-    unsupervised,
-)
+from torchcaps.papers.generative.setting import METRIC, probe, rotated, two_rows, unsupervised
 from torchcaps.papers.tables import Column, Table, add_table
 from torchcaps.training.registry import add_recipe
 
@@ -44,8 +39,7 @@ add_table(
         },
         sources=("table1", "best"),
         derived={
-            "t0": ("t0", "t0"),
-            "t0, A0": ("t0", "t0+A0"),
+            **two_rows("t0"),
             "encoding per object, t0, A0": ("encoding per object, t0", "t0+A0"),
             "best, t0": ("best", "t0"),
             "best, t0, A0": ("best", "t0+A0"),

@@ -24,6 +24,11 @@ def probe(data: str, on: str = "", features: str = "") -> str:
     return text + (f",features={features}" if features else "")
 
 
+def two_rows(row: str) -> dict[str, tuple[str, str]]:
+    """Rows of a table that probes fill: on presences (t0), and on presences and poses (t0, A0)."""
+    return {row: (row, "t0"), f"{row}, A0": (row, "t0+A0")}
+
+
 class Row(NamedTuple):
     """Setting of a row of a table."""
 

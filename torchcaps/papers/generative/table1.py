@@ -17,6 +17,7 @@ from torchcaps.papers.generative.setting import (
     Row,
     probe,
     rotated,
+    two_rows,
     unsupervised,
 )
 from torchcaps.papers.tables import Column, Table, add_table
@@ -43,12 +44,14 @@ COLUMNS = {
     },
 }  # fmt: skip
 PRINTED = {
-    "t0": dict(zip(map(str, ANGLES), (0.96, 0.78, 0.56, 0.47, 0.44), strict=True))
-    | {"affNIST": 0.88},
-    "t0, A0": dict(zip(map(str, ANGLES), (0.97, 0.90, 0.77, 0.69, 0.65), strict=True))
-    | {"affNIST": 0.92},
-    "VAE": dict(zip(map(str, ANGLES), (0.94, 0.69, 0.44, 0.35, 0.34), strict=True))
-    | {"affNIST": 0.40},
+    **{
+        row: dict(zip((*map(str, ANGLES), "affNIST"), values, strict=True))
+        for row, values in {
+            "t0": (0.96, 0.78, 0.56, 0.47, 0.44, 0.88),
+            "t0, A0": (0.97, 0.90, 0.77, 0.69, 0.65, 0.92),
+            "VAE": (0.94, 0.69, 0.44, 0.35, 0.34, 0.40),
+        }.items()
+    },
     "SCAE": {"affNIST": 0.92},
     "encoding per object, t0": {},
     "encoding per object, t0, A0": {},
@@ -107,17 +110,13 @@ add_table(
         COLUMNS,
         PRINTED,
         derived={
-            "t0": ("t0", "t0"),
-            "t0, A0": ("t0", "t0+A0"),
+            **two_rows("t0"),
             "VAE": ("VAE", "mu+sigma"),
             "encoding per object, t0, A0": ("encoding per object, t0", "t0+A0"),
-            "one object, t0": ("one object, t0", "t0"),
-            "one object, t0, A0": ("one object, t0", "t0+A0"),
+            **two_rows("one object, t0"),
             "one object, encoded, t0": ("one object, encoded, t0", "t0"),
-            "from one object, t0": ("from one object, t0", "t0"),
-            "from one object, t0, A0": ("from one object, t0", "t0+A0"),
-            "rare objects, t0": ("rare objects, t0", "t0"),
-            "rare objects, t0, A0": ("rare objects, t0", "t0+A0"),
+            **two_rows("from one object, t0"),
+            **two_rows("rare objects, t0"),
         },
     )
 )

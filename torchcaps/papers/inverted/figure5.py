@@ -4,16 +4,11 @@ The paper trains on 21 million images; our recipes use a quarter or a twentieth 
 partners of each of 54,000 digits, seen once).
 """
 
-from torchcaps.models.registry import model_config
-from torchcaps.papers.inverted.setting import add
+from dataclasses import replace
+
+from torchcaps.papers.inverted.setting import PRINTED, add, on_cifar
 from torchcaps.papers.tables import Column, Table, add_table
-from torchcaps.training.recipe import (
-    DataSpec,
-    HardwareSpec,
-    OptimizerSpec,
-    Recipe,
-    ScheduleSpec,
-)
+from torchcaps.training.recipe import DataSpec
 from torchcaps.training.tasks import Classify
 
 SIZES = {"5.4M": 100, "1.08M": 20}
@@ -42,19 +37,9 @@ add_table(
 )
 for row, (model, value) in ROWS.items():
     for size, copies in SIZES.items():
-        recipe = Recipe(
-            paper="inverted",
-            table="figure5",
-            row=row,
-            epochs=1,
-            batch_size=128,
-            data=DataSpec(name=_data(copies)),
-            model=model_config(model),
-            task=Classify(loss="binary_cross_entropy"),
-            optimizer=OptimizerSpec(kind="sgd", lr=0.1, weight_decay=5e-4),
-            schedule=ScheduleSpec(kind="one_cycle"),
-            hardware=HardwareSpec(precision="bf16", compile="auto"),
-        )
+        task = Classify(loss="binary_cross_entropy")
+        recipe = on_cifar("figure5", row, model, epochs=1, task=task, optimizer=PRINTED["sgd"])
+        recipe = replace(recipe, batch_size=128, data=DataSpec(name=_data(copies)))
         end = "" if size == "5.4M" else "-1m"
         claim = f"{row} on {size} images: {value} % in the paper, after 21M."
         add(f"figure5/{model}{end}", claim, recipe)

@@ -97,31 +97,27 @@ def best_finetuning(column: str, row: str, before: str, **fields: Any) -> Recipe
     return hardened(plain, column, cutmix=0.0 if column == "MNIST" else 0.5)
 
 
-for column in CROPS:
+def add_rows(
+    column: str, rows: dict[str, str], kind: str, end: str, claim: str, **fields: Any
+) -> None:
+    """Add a pretraining and the rows that start from it, or from random weights."""
     short = slug(column)
-    fine = SETTINGS[column].small
-    recipe = best_pretraining(column, decoder_shared=True, **fine)
-    add(f"best/pretrain-{short}", f"Pretraining of best on {column}.", recipe)
-    for row, before in ROWS.items():
-        name = f"best/{short}" + ("" if before else "-no-pretraining")
+    shared = {"decoder_shared": True} if fields else {}  # as with all small patches
+    recipe = best_pretraining(column, f"pretraining, best{kind}", **shared, **fields)
+    add(f"best/pretrain-{short}{end}", f"Pretraining of best on {column}{claim}.", recipe)
+    for row, before in rows.items():
+        name = f"best/{short}{end}" + ("" if before else "-no-pretraining")
         name = "best" if name == "best/imagenette" else name
-        recipe = best_finetuning(column, row, before.format(short), **fine)
+        recipe = best_finetuning(column, row, before.format(short), **fields)
         add(name, f"{column}, {row}.", recipe)
+
+
+for column in CROPS:
+    add_rows(column, ROWS, "", "", "", **SETTINGS[column].small)
 for column in UNFIT:
-    short = slug(column)
-    deep = deeper(column)
-    recipe = best_pretraining(column, "pretraining, best, deep", decoder_shared=True, **deep)
-    add(f"best/pretrain-{short}-deep", f"Pretraining of best on {column}, eight blocks.", recipe)
-    for row, before in DEEP.items():
-        name = f"best/{short}-deep" + ("" if before else "-no-pretraining")
-        add(name, f"{column}, {row}.", best_finetuning(column, row, before.format(short), **deep))
+    add_rows(column, DEEP, ", deep", "-deep", ", eight blocks", **deeper(column))
 for column in MEASURED:
-    short = slug(column)
-    recipe = best_pretraining(column, "pretraining, best, large patches")
-    add(f"best/pretrain-{short}-large", f"Pretraining of best on {column}, large patches.", recipe)
-    for row, before in COARSE.items():
-        name = f"best/{short}-large" + ("" if before else "-no-pretraining")
-        add(name, f"{column}, {row}.", best_finetuning(column, row, before.format(short)))
+    add_rows(column, COARSE, ", large patches", "-large", ", large patches")
 
 first = best_pretraining("Imagenette", "pretraining, best, ViT", backbone="vit")
 first = replace(

@@ -7,6 +7,7 @@ the text. Rows with large patches (8 at 64 px, 4 below) came first. Baselines se
 augmentation and epochs; optimizers, and SR-CapsNet's batch size, are those of their authors.
 """
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -46,6 +47,20 @@ add_table(
 )
 
 
+def own_rows(table: str, name: str, column: str, data: str = "") -> Iterator[tuple[str, Recipe]]:
+    """Recipes of MCAE with and without pretraining, on small and on large patches, each with the
+    end of its name.
+    """
+    for row, before, end in (
+        ("MCAE", f"mcae/pretrain/{name}", ""),
+        ("MCAE (no pretraining)", "", "-scratch"),
+    ):
+        recipe = finetuning(table, row, column, before, data, **SETTINGS[column].small)
+        yield end, replace(recipe, choose="loss")
+        before = before and f"{before}-large"
+        yield f"-large{end}", finetuning(table, LARGE[row], column, before, data)
+
+
 def beside(table: str, row: str, column: str, data: str = "") -> Recipe:
     """A baseline on the same images, trained as by its authors."""
     model, fields = OTHERS[row], dict[str, Any]()
@@ -72,22 +87,15 @@ def short(row: str) -> str:
 
 
 for column, printed in PAPER.items():
-    name, setting = slug(column), SETTINGS[column]
-    first = pretraining(column, **setting.standardized)
+    name = slug(column)
+    first = pretraining(column, **SETTINGS[column].standardized)
     add(f"pretrain/{name}", f"Pretraining on {column}.", first, as_printed=True)
     claim = f"Pretraining on {column}, large patches."
     coarse = pretraining(column, row="pretraining, large patches")
     add(f"pretrain/{name}-large", claim, coarse, as_printed=True)
-    for row, before, end in (
-        ("MCAE", f"mcae/pretrain/{name}", ""),
-        ("MCAE (no pretraining)", "", "-scratch"),
-    ):
-        claim = f"{column}, {row}" + (f": {printed} % in the paper." if before else ".")
-        recipe = finetuning("table1", row, column, before, **setting.small)
-        add(f"table1/{name}{end}", claim, replace(recipe, choose="loss"), as_printed=True)
-        before = before and f"{before}-large"
-        recipe = finetuning("table1", LARGE[row], column, before)
-        add(f"table1/{name}-large{end}", f"{column}, {LARGE[row]}.", recipe, as_printed=True)
+    for end, recipe in own_rows("table1", name, column):
+        claim = f"{column}, {recipe.row}" + (f": {printed} % in the paper." if not end else ".")
+        add(f"table1/{name}{end}", claim, recipe, as_printed=True)
     for row in OTHERS:
         recipe = beside("table1", row, column)
         add(f"table1/{name}-{short(row)}", f"{column}, baseline {row}.", recipe)

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from torchcaps.papers.mcae.best import best_pretraining, deeper, hardened
 from torchcaps.papers.mcae.setting import SETTINGS, add, finetuning, pretraining
-from torchcaps.papers.mcae.table1 import LARGE, beside
+from torchcaps.papers.mcae.table1 import LARGE, beside, own_rows
 from torchcaps.papers.tables import Column, Table, add_table
 from torchcaps.training.recipe import Recipe
 
@@ -91,16 +91,8 @@ for column, data in PLOTS.items():
     for row in ("DR", "EM", "VB", "SR-CapsNet"):
         recipe = beside("table4", row, "smallNORB", data)
         add(f"table4/{short}-{row.lower()}", f"{column}, baseline {row}.", recipe)
-    for row, before, end in (
-        ("MCAE", f"mcae/pretrain/{short}", ""),
-        ("MCAE (no pretraining)", "", "-scratch"),
-    ):
-        fields = SETTINGS["smallNORB"].small
-        recipe = finetuning("table4", row, "smallNORB", before, data, **fields)
-        add(f"table4/{short}{end}", f"{column}, {row}.", replace(recipe, choose="loss"))
-        before = before and f"{before}-large"
-        recipe = finetuning("table4", LARGE[row], "smallNORB", before, data)
-        add(f"table4/{short}-large{end}", f"{column}, {LARGE[row]}.", recipe)
+    for end, recipe in own_rows("table4", short, "smallNORB", data):
+        add(f"table4/{short}{end}", f"{column}, {recipe.row}.", recipe)
     for toy in TOYS:
         split, name = f"{data},toy={toy}", f"views/{short}-{toy}"
         claim = f"Pretraining for {column}, without toy {toy}"
