@@ -1,7 +1,10 @@
 """The one exception that is meant for a person: a line or two that say what to do."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 
@@ -29,6 +32,16 @@ def nearest(word: str, choices: list[str], most: int = 40) -> str:
         return f"Did you mean {close[0]!r}?"
     few = 0 < len(choices) <= most
     return f"There are: {', '.join(sorted(choices))}." if few else ""
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn a disk error into a message that names the file or folder."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise TorchcapsError(f"{path}: cannot be written ({reason}).") from None
 
 
 def known_to_timm(name: str) -> None:

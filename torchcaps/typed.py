@@ -13,8 +13,15 @@ MAX_ENTRIES, MAX_INTEGER = 1000, 10**12
 """Longest list and largest integer of a recipe or a configuration."""
 
 
-def read_object(path: Path) -> dict[str, Any]:
-    """Read a JSON object from a regular file; raise ValueError or OSError if there is none."""
+def read_object(path: Path, problem: str = "damaged") -> dict[str, Any]:
+    """Read a JSON object from a regular file; an error states the problem and its reason."""
+    try:
+        return _object(path)
+    except (OSError, ValueError) as error:
+        raise TorchcapsError(f"{path}: {problem} ({error}).") from None
+
+
+def _object(path: Path) -> dict[str, Any]:
     if path.exists() and not path.is_file():
         raise ValueError("not a plain file")
     if path.stat().st_size > MAX_BYTES:

@@ -120,10 +120,7 @@ def config_from_dict(values: dict[str, Any]) -> ModelConfig:
 def from_folder(folder: str | Path) -> Model:
     """A model that `save_pretrained` wrote (or the hub serves), of whatever family."""
     folder = Path(folder)
-    try:
-        values = read_object(folder / "config.json")
-    except (OSError, ValueError) as error:
-        raise TorchcapsError(f"{folder}: no readable config.json ({error}).") from None
+    values = read_object(folder / "config.json", "not readable")
     classes: Any = values.pop("classes", [])
     if values.pop("version", CONFIG_VERSION) != CONFIG_VERSION:
         raise TorchcapsError(f"{folder}: its config.json has another version than this torchcaps.")

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from torchcaps.errors import TorchcapsError
+from torchcaps.errors import TorchcapsError, writing
 
 Line = dict[str, Any]
 RESULTS = Path("results")
@@ -147,13 +147,10 @@ def _locked(path: Path) -> Iterator[None]:
     """Lock a file for one process; disk errors become messages."""
     from filelock import FileLock
 
-    try:
+    with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(path.with_name(f".{path.name}.lock"), is_singleton=True):
             yield
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise TorchcapsError(f"{path}: cannot be written ({reason}).") from None
 
 
 def append(path: Path, lines: Iterable[Line]) -> None:

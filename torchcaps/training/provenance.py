@@ -91,7 +91,3 @@ def environment(device: torch.device, command: str = "") -> dict[str, Any]:
         "device": device_name(device),
         "versions": versions(),
     }
-
-
-def best_device() -> torch.device:
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -253,10 +253,7 @@ def save(recipe: Recipe, path: Path) -> None:
 
 def load(path: Path) -> Recipe:
     """A recipe from its file; the file of a run must match its checksum."""
-    try:
-        values = read_object(path)
-    except (OSError, ValueError) as error:
-        raise TorchcapsError(f"{path}: not a readable recipe ({error}).") from None
+    values = read_object(path, "not a readable recipe")
     checksum, recipe = values.pop("sum", None), from_dict(values, str(path))
     if checksum not in (None, sum_of(values)):
         raise TorchcapsError(
@@ -297,10 +294,7 @@ def _hint(recipe: Recipe, name: str) -> str:
 
 def overlaid(recipe: Recipe, path: Path) -> Recipe:
     """A recipe with the fields in a JSON file: all, as in a run's recipe.json, or a few."""
-    try:
-        values = read_object(path)
-    except (OSError, ValueError) as error:
-        raise TorchcapsError(f"{path}: not a readable JSON file of fields ({error}).") from None
+    values = read_object(path, "not a readable JSON file of fields")
     fields = {name: value for name, value in values.items() if name not in (*EXTRA_KEYS, "name")}
     if values.get("version", VERSION) != VERSION:
         raise TorchcapsError(_version(str(path), values["version"]))

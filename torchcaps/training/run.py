@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from torchcaps import plugins
 from torchcaps.data.source import sha256
-from torchcaps.errors import TorchcapsError, UsageError, require
+from torchcaps.errors import TorchcapsError, UsageError, require, writing
 from torchcaps.training import recipe as recipes
 from torchcaps.training.checkpoint import sum_of, write_atomic
 from torchcaps.training.recipe import Recipe
@@ -136,12 +136,10 @@ class Run:
         if out is not None and out.exists() and not _empty(out):
             raise TorchcapsError(f"{out} is not empty: give --out a new or empty folder.")
         folder, number = out or usual, 2
-        try:
+        with writing(folder):
             while out is None and not _make(folder):
                 folder, number = usual.with_name(f"{usual.name}-{number}"), number + 1
             folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise TorchcapsError(f"{folder}: cannot be written ({error.strerror}).") from None
         start = {"run": secrets.token_hex(8), **(start or {})}
         _write_json(folder, {"start": start, "recipe": recipes.to_dict(recipe)})
         return Run(folder)
@@ -162,10 +160,7 @@ class Run:
 
     def start(self) -> dict[str, Any]:
         path = self.folder / "start.json"
-        try:
-            start = read_object(path) if path.exists() else {}
-        except (OSError, ValueError) as error:
-            raise TorchcapsError(f"{path}: damaged ({error}).") from None
+        start = read_object(path) if path.exists() else {}
         if start.pop("sum", None) not in (None, sum_of(start)):
             raise TorchcapsError(f"{path}: damaged (its sum has changed).")
         return start
@@ -192,17 +187,12 @@ class Run:
             warnings.warn(f"{name} has changed since {self.folder} was trained.", stacklevel=2)
 
     def record(self) -> dict[str, Any]:
-        try:
-            record = read_object(self.record_file)
-            if not isinstance(record.get("results"), list) or "recipe" not in record:
-                raise ValueError("it has no results")
-            return record
-        except FileNotFoundError:
-            raise TorchcapsError(
-                f"{self.folder} is not finished: torchcaps resume {self.folder}."
-            ) from None
-        except (OSError, ValueError) as error:
-            raise TorchcapsError(f"{self.record_file}: damaged ({error}).") from None
+        if not self.finished:
+            raise TorchcapsError(f"{self.folder} is not finished: torchcaps resume {self.folder}.")
+        record = read_object(self.record_file)
+        if not isinstance(record.get("results"), list) or "recipe" not in record:
+            raise TorchcapsError(f"{self.record_file}: damaged (it has no results).")
+        return record
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
@@ -222,13 +212,8 @@ class Run:
 
     def log(self, values: dict[str, Any], tensorboard: bool = False) -> None:
         """Append a line of metrics."""
-        try:
-            with self.metrics_file.open("a") as file:
-                file.write(json.dumps(values) + "\n")
-        except OSError as error:
-            raise TorchcapsError(
-                f"{self.metrics_file}: cannot be written ({error.strerror})."
-            ) from None
+        with writing(self.metrics_file), self.metrics_file.open("a") as file:
+            file.write(json.dumps(values) + "\n")
         if tensorboard:
             board = require("torch.utils.tensorboard", "tensorboard")
             with board.SummaryWriter(str(self.folder / "tensorboard")) as writer:
@@ -333,12 +318,10 @@ def _locked(folder: Path) -> bool:
 
 
 def _write_json(folder: Path, files: dict[str, dict[str, Any]]) -> None:
-    try:
+    with writing(folder):
         for name, values in files.items():
             text = json.dumps({**values, "sum": sum_of(values)}, indent=2) + "\n"
             write_atomic(folder / f"{name}.json", text.encode())
-    except OSError as error:
-        raise TorchcapsError(f"{folder}: cannot be written ({error.strerror}).") from None
 
 
 UNFINISHED_FILES = {"start.json", "start.json.tmp", "recipe.json.tmp"}
