@@ -20,11 +20,7 @@ if TYPE_CHECKING:
     from torchcaps.models import Model
 
 
-MOVES: dict[str, tuple[Factor, float]] = {
-    "shift_x": ("shift_x", 1.0),
-    "shift_y": ("shift_y", 1.0),
-    "rotation": ("rotation", 5.0),
-}
+MOVES: dict[Factor, float] = {"shift_x": 1.0, "shift_y": 1.0, "rotation": 5.0}
 """Transformations by one pixel or by 5 degrees."""
 
 
@@ -78,6 +74,6 @@ class Equivariance(Metric):
 
     def score(self, model: "Model", data: Dataset, split: Split) -> dict[str, float]:
         return {
-            f"equivariance_{name}": equivariance(model, split, *move)
-            for name, move in MOVES.items()
+            f"equivariance_{factor}": equivariance(model, split, factor, amount)
+            for factor, amount in MOVES.items()
         }

@@ -76,6 +76,9 @@ class Probe(Metric):
     def counted(self, split: Split) -> int:
         return self.scored or len(split)
 
+    def scored_rows(self, split: Split) -> Split:
+        return split[slice(len(split) - self.scored, None)] if self.scored else split
+
     def tell(self, what: str, done: int, total: int) -> None:
         """Report progress."""
         if self.context.progress:
@@ -146,8 +149,7 @@ class Probe(Metric):
 
     @torch.no_grad()
     def score(self, model: "Model", data: Dataset, split: Split) -> dict[str, float]:
-        split = split[slice(len(split) - self.scored, None)] if self.scored else split
-        test = labeled(split)
+        test = labeled(self.scored_rows(split))
         chunks = [representation(model, b.images, self.features) for b in test.batches(500)]
         features = projected(torch.cat(chunks), self.components)
         return {self.values[0]: self.learned.score(features, test.labels)}

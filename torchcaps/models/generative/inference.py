@@ -183,7 +183,7 @@ class FreeForm(LogisticProbe):
 
     def score(self, model: Model, data: Dataset, split: Split) -> dict[str, float]:
         assert isinstance(model, Generative)
-        split = split[slice(len(split) - self.scored, None)] if self.scored else split
+        split = self.scored_rows(split)
         correct = gain = 0.0
         start_time = time.perf_counter()
         for number, batch in enumerate(split.batches(500)):
