@@ -39,8 +39,7 @@ class Classes(ClassPlot):
         accuracy, count = by_class(model, split)
         return {"accuracy": accuracy, "count": count}
 
-    def chart(self, arrays: dict[str, Arrays]) -> Bars:
-        (values,) = arrays.values()
+    def chart_of(self, values: Arrays) -> Bars:
         order = np.argsort(values["accuracy"], kind="stable")
         order = order[values["count"][order] > 0][:SHOWN_CLASSES]
         names = [f"{values['classes'][k]} ({values['count'][k]})" for k in order]
@@ -56,8 +55,7 @@ class Confusion(ClassPlot):
     def of_predictions(self, model: Model, split: Split) -> Arrays:
         return {"confusion": confusion(*claims(model, split))}
 
-    def chart(self, arrays: dict[str, Arrays]) -> Matrix:
-        (values,) = arrays.values()
+    def chart_of(self, values: Arrays) -> Matrix:
         table, classes = values["confusion"], values["classes"]
         wrong = table.sum(1) + table.sum(0) - 2 * table.diagonal()
         shown = np.sort(np.argsort(-wrong, kind="stable")[:SHOWN_CLASSES])
@@ -78,8 +76,7 @@ class Mistakes(ClassPlot):
     def of_predictions(self, model: Model, split: Split) -> Arrays:
         return worst_mistakes(model, split, MAX_MISTAKES)
 
-    def chart(self, arrays: dict[str, Arrays]) -> Shots:
-        (values,) = arrays.values()
+    def chart_of(self, values: Arrays) -> Shots:
         classes, captions = values["classes"], []
         for row in range(len(values["images"])):
             label, predicted = (classes[values[name][row]] for name in ("labels", "predicted"))

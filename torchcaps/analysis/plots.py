@@ -66,7 +66,12 @@ class Plot:
         return self.compute(model, data)
 
     def chart(self, arrays: dict[str, Arrays]) -> Chart:
-        """The arrays of one model, or of several by name if the plot combines them."""
+        """The chart of one model, or of several by name if the plot combines them."""
+        (values,) = arrays.values()
+        return self.chart_of(values)
+
+    def chart_of(self, values: Arrays) -> Chart:
+        """The chart of one model."""
         raise NotImplementedError
 
     def figure(self, arrays: dict[str, Arrays]) -> "Figure":

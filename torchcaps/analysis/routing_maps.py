@@ -86,7 +86,6 @@ class Where(Plot):
             "classes": np.array(data.classes)[likeliest.cpu().numpy()],
         }
 
-    def chart(self, arrays: dict[str, Arrays]) -> Maps:
-        (values,) = arrays.values()
+    def chart_of(self, values: Arrays) -> Maps:
         names = [str(name) for name in values["classes"]]
         return Maps(values["image"], values["received"], names, "received")

@@ -128,8 +128,7 @@ class Reconstructions(Plot):
         )
         return {"images": batch.images.cpu().numpy(), "decoded": decoded}
 
-    def chart(self, arrays: dict[str, Arrays]) -> Grid:
-        (values,) = arrays.values()
+    def chart_of(self, values: Arrays) -> Grid:
         rows = np.stack([values["images"], values["decoded"]])
         return Grid(rows, ["input", "reconstruction"])
 
@@ -156,8 +155,7 @@ class Units(Plot):
             "effect": effect,
         }  # fmt: skip
 
-    def chart(self, arrays: dict[str, Arrays]) -> Grid:
-        (values,) = arrays.values()
+    def chart_of(self, values: Arrays) -> Grid:
         names = [f"unit {unit}" for unit in values["units"]]
         return Grid(values["decoded"], names, _signed(values["values"]))
 
@@ -187,8 +185,7 @@ class Alone(Plot):
             "without": model.decode(poses * (1 - only)).cpu().numpy(),
         }
 
-    def chart(self, arrays: dict[str, Arrays]) -> Grid:
-        (values,) = arrays.values()
+    def chart_of(self, values: Arrays) -> Grid:
         first = np.zeros_like(values["alone"])
         first[0], first[-1] = values["image"], values["all"]
         rows = np.stack([first, values["alone"], values["without"]])

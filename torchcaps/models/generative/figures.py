@@ -101,8 +101,7 @@ class PartPlot(Plot):
 class PartImages(PartPlot):
     """Base of plots with one row for each kind of image, the input first."""
 
-    def chart(self, arrays: dict[str, Arrays]) -> Grid:
-        (values,) = arrays.values()
+    def chart_of(self, values: Arrays) -> Grid:
         rows = [a if a.shape[1] == 3 else np.repeat(a[:, :1], 3, axis=1) for a in values.values()]
         return Grid(np.stack(rows), ["input", *list(values)[1:]])
 
@@ -185,8 +184,7 @@ class FreeFormCurves(PartPlot):
             arrays[f"{method} seconds"] = refined.seconds.numpy()
         return arrays
 
-    def chart(self, arrays: dict[str, Arrays]) -> Lines:
-        (values,) = arrays.values()
+    def chart_of(self, values: Arrays) -> Lines:
         lines = {}
         for number, method in enumerate(METHODS):
             seconds = values[f"{method} seconds"]

@@ -40,7 +40,6 @@ class Masked(Plot):
             for name, p in pictures.items()
         }
 
-    def chart(self, arrays: dict[str, Arrays]) -> Grid:
-        (values,) = arrays.values()
+    def chart_of(self, values: Arrays) -> Grid:
         rows = np.stack([values[name] for name in ("images", "visible", "reconstruction")])
         return Grid(rows, ["input", "visible", "reconstruction"], inches=0.7)

@@ -68,7 +68,6 @@ class RankFrequencies(RankPlot):
     def compute(self, model: Model, data: Dataset) -> Arrays:
         return {"frequency": rank_frequencies(model, sample_of(data, MAX_IMAGES)).cpu().numpy()}
 
-    def chart(self, arrays: dict[str, Arrays]) -> Matrix:
-        (values,) = arrays.values()
+    def chart_of(self, values: Arrays) -> Matrix:
         names = [str(n) for n in range(len(values["frequency"]))]
         return Matrix(values["frequency"], names, names, "rank", "capsule", "share of images")
