@@ -6,44 +6,31 @@ is stored in half precision. Its folder in `torchcaps/weights/` contains the rec
 """
 
 from dataclasses import replace
-from typing import Any
 
-from torchcaps.models.registry import model_config
-from torchcaps.training.demo import CLEAN, TRANSFORMED, capsnet, convnet_avg
-from torchcaps.training.recipe import DataSpec, OptimizerSpec, Recipe, ScheduleSpec
+from torchcaps.training.demo import CLEAN, SHIFTED, capsnet, convnet_avg, small_recipe
+from torchcaps.training.recipe import DataSpec, OptimizerSpec, ScheduleSpec
 from torchcaps.training.registry import add_recipe
-from torchcaps.training.tasks import Classify, Elbo, Masked, Sparse, TaskConfig
-
-AFFINE = "affine:15,shear=0.2,min_scale=0.85,max_scale=1.15"
-SHIFTED = DataSpec(name=CLEAN, augment=("translate:2",))
-
-
-def _small(row: str, model: str, task: TaskConfig, **options: Any) -> Recipe:
-    """Recipe with small shifts and affine maps, Adam and a one-cycle schedule."""
-    defaults: dict[str, Any] = {
-        "epochs": 20, "batch_size": 40, "metrics": (f"accuracy:{TRANSFORMED}",),
-        "optimizer": OptimizerSpec(kind="adam", lr=3e-3, ema=0.99),
-        "schedule": ScheduleSpec(kind="one_cycle"),
-        "data": DataSpec(name=CLEAN, augment=("translate:2", AFFINE)),
-    }  # fmt: skip
-    return Recipe(row=row, model=model_config(model), task=task, **{**defaults, **options})
-
+from torchcaps.training.tasks import Classify, Elbo, Masked, Sparse
 
 ZOO = {
     "capsnet": replace(capsnet(), epochs=20),
     "convnet-avg": replace(convnet_avg(), epochs=20),
-    "em-capsnet": _small("EM-CapsNet", "em-capsnet-small", Classify(loss="spread"), epochs=12),
-    "inverted": _small("inverted", "inverted-small", Classify(loss="cross_entropy"), epochs=12),
-    "mcae": _small(
+    "em-capsnet": small_recipe(
+        "EM-CapsNet", "em-capsnet-small", Classify(loss="spread"), epochs=12,
+    ),
+    "inverted": small_recipe(
+        "inverted", "inverted-small", Classify(loss="cross_entropy"), epochs=12,
+    ),
+    "mcae": small_recipe(
         "MCAE", "mcae-pretrain-small", Masked(), epochs=25, batch_size=50,
         metrics=("linear", "knn"), data=SHIFTED, choose="last",
         optimizer=OptimizerSpec(kind="adamw", lr=2e-3, weight_decay=0.05, decay_all=False),
     ),
-    "sparse": _small(
+    "sparse": small_recipe(
         "sparse", "sparse-small", Sparse(), epochs=25, batch_size=50, choose="last",
         metrics=("linear", "kmeans", "ranks"), data=SHIFTED,
     ),
-    "generative": _small(
+    "generative": small_recipe(
         "generative", "generative-one-small",
         Elbo(usage=10.0, usage_steps=2_000, soft=8.0, soft_steps=1_500, seed_at=400),
         steps=3_000, validate_every=500, batch_size=48, choose="last",

@@ -1,36 +1,31 @@
 """Recipes of `torchcaps demo`: small models on the embedded digits."""
 
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
 from torchcaps.models.registry import model_config
-from torchcaps.training.recipe import (
-    DataSpec,
-    OptimizerSpec,
-    Recipe,
-    ScheduleSpec,
-)
+from torchcaps.training.recipe import DataSpec, OptimizerSpec, Recipe, ScheduleSpec
 from torchcaps.training.registry import get_recipe, recipe
 from torchcaps.training.run import Run
-from torchcaps.training.tasks import Classify, Sparse
+from torchcaps.training.tasks import Classify, Sparse, TaskConfig
 
 CLEAN, TRANSFORMED = "digits", "affnist-like:digits,size=28,shift=2,copies=4"
+AFFINE = "affine:15,shear=0.2,min_scale=0.85,max_scale=1.15"
+SHIFTED = DataSpec(name=CLEAN, augment=("translate:2",))
+FAST = OptimizerSpec(kind="adam", lr=4e-3, ema=0.99)
 
 
-def _recipe(row: str, model: str, task: Classify, epochs: int, batch_size: int) -> Recipe:
-    small_maps = "affine:15,shear=0.2,min_scale=0.85,max_scale=1.15"
-    return Recipe(
-        row=row,
-        epochs=epochs,
-        batch_size=batch_size,
-        data=DataSpec(name=CLEAN, augment=("translate:2", small_maps)),
-        metrics=(f"accuracy:{TRANSFORMED}",),
-        model=model_config(model),
-        task=task,
-        optimizer=OptimizerSpec(kind="adam", lr=4e-3, ema=0.99),
-        schedule=ScheduleSpec(kind="one_cycle"),
-    )
+def small_recipe(row: str, model: str, task: TaskConfig, **options: Any) -> Recipe:
+    """Recipe with small shifts and affine maps, Adam and a one-cycle schedule."""
+    defaults: dict[str, Any] = {
+        "epochs": 20, "batch_size": 40, "metrics": (f"accuracy:{TRANSFORMED}",),
+        "optimizer": OptimizerSpec(kind="adam", lr=3e-3, ema=0.99),
+        "schedule": ScheduleSpec(kind="one_cycle"),
+        "data": DataSpec(name=CLEAN, augment=("translate:2", AFFINE)),
+    }  # fmt: skip
+    return Recipe(row=row, model=model_config(model), task=task, **{**defaults, **options})
 
 
 @recipe("demo/capsnet")
@@ -39,9 +34,8 @@ def capsnet() -> Recipe:
 
     torchcaps train demo/capsnet
     """
-    return _recipe(
-        "CapsNet", "capsnet-small", Classify(loss="margin", reconstruction=0.002), 13, 40
-    )
+    task = Classify(loss="margin", reconstruction=0.002)
+    return small_recipe("CapsNet", "capsnet-small", task, epochs=13, optimizer=FAST)
 
 
 @recipe("demo/convnet-avg")
@@ -50,7 +44,10 @@ def convnet_avg() -> Recipe:
 
     torchcaps train demo/convnet-avg
     """
-    return _recipe("ConvNet-Avg", "convnet-avg-small", Classify(loss="cross_entropy"), 16, 32)
+    return small_recipe(
+        "ConvNet-Avg", "convnet-avg-small", Classify(loss="cross_entropy"),
+        epochs=16, batch_size=32, optimizer=FAST,
+    )  # fmt: skip
 
 
 @recipe("demo/sparse")
@@ -59,18 +56,10 @@ def sparse() -> Recipe:
 
     torchcaps train demo/sparse
     """
-    return Recipe(
-        row="sparse",
-        epochs=15,
-        batch_size=50,
-        data=DataSpec(name=CLEAN, augment=("translate:2",)),
-        metrics=("linear", "svm", "kmeans", "ranks"),
-        model=model_config("sparse-small"),
-        task=Sparse(),
-        choose="last",
-        optimizer=OptimizerSpec(kind="adam", lr=3e-3),
-        schedule=ScheduleSpec(kind="one_cycle"),
-    )
+    return small_recipe(
+        "sparse", "sparse-small", Sparse(), epochs=15, batch_size=50, data=SHIFTED, choose="last",
+        metrics=("linear", "svm", "kmeans", "ranks"), optimizer=OptimizerSpec(kind="adam", lr=3e-3),
+    )  # fmt: skip
 
 
 def run_demo(folder: Path, console: Console) -> list[Run]:

@@ -1,5 +1,7 @@
 """The progress display: images a second, time left, the last numbers."""
 
+from typing import Self
+
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -22,7 +24,20 @@ class _Speed(ProgressColumn):
         return Text(f"{(task.speed or 0) * self.batch_size:,.0f} images/s", style="cyan")
 
 
-class TrainingProgress:
+class _Bar:
+    """A rich progress display as a context."""
+
+    progress: Progress
+
+    def __enter__(self) -> Self:
+        self.progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.progress.stop()
+
+
+class TrainingProgress(_Bar):
     """A bar on a terminal; a line an epoch, or every so many steps, where the output is a file."""
 
     def __init__(
@@ -51,13 +66,6 @@ class TrainingProgress:
         )
         self.task = self.progress.add_task(name, total=total, completed=start, numbers="")
 
-    def __enter__(self) -> "TrainingProgress":
-        self.progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.progress.stop()
-
     def step(self, completed: int) -> None:
         self.progress.update(self.task, completed=completed)
 
@@ -68,7 +76,7 @@ class TrainingProgress:
         self.console.print(f"{place}  {shown}  {speed:,.0f} images/s", style="dim")
 
 
-class MetricProgress:
+class MetricProgress(_Bar):
     """A bar on a terminal for what a measure is doing; where the output is a file, nothing."""
 
     def __init__(self, console: Console | None):
@@ -82,13 +90,6 @@ class MetricProgress:
             transient=True,
         )
         self.what = ""
-
-    def __enter__(self) -> "MetricProgress":
-        self.progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.progress.stop()
 
     def __call__(self, what: str, done: int, total: int) -> None:
         if what != self.what:
