@@ -15,6 +15,7 @@ from torchcaps.data.registry import shared_loads
 from torchcaps.errors import UsageError
 from torchcaps.models import Model
 from torchcaps.models.predict import BATCH_SIZE, Prediction, image_batches
+from torchcaps.outputs import check_file, check_folder
 from torchcaps.training import loop
 from torchcaps.training.auto_recipe import auto_recipe
 from torchcaps.training.evaluate import evaluate
@@ -22,7 +23,7 @@ from torchcaps.training.load import data_of, load
 from torchcaps.training.loop import Callback
 from torchcaps.training.recipe import DataSpec, Recipe, with_fields
 from torchcaps.training.registry import get_recipe, is_recipe
-from torchcaps.training.run import Run
+from torchcaps.training.run import Run, check_out
 from torchcaps.training.setup import check_sizes
 from torchcaps.training.tasks import Classify
 
@@ -72,6 +73,8 @@ def fit(
     Batch size, epochs and augmentation that are not given follow from the size of the data, as in
     `torchcaps train MODEL --data DATA`.
     """
+    folder = Path(out) if out else None
+    check_out(folder)
     console = None if quiet else Console(stderr=True)
     seed = int(fields.get("seed", 0) if isinstance(model, Recipe) else 0)
     dataset, spec = _data(data, test, classes, seed)
@@ -90,7 +93,6 @@ def fit(
             raise UsageError("head='new' is for a model instance; a name is built for the data.")
         if console and plan:
             console.print(plan(recipe), highlight=False, markup=False)
-        folder = Path(out) if out else None
         run = loop.start(recipe, folder, console, model=instance, callbacks=callbacks)
     if instance is not None:
         chosen = run.model
@@ -240,15 +242,17 @@ def export(
     format: Literal["onnx", "torch", "web"] = "onnx",
     single_file: bool = False,
     runtime: str | Path | None = None,
+    force: bool = False,
 ) -> Path:
     """Write a model as a file for other programs, and check that its outputs are the model's.
 
     >>> torchcaps.export("runs/photos", "photos.onnx")
 
     format: ONNX, torch.export, or the explorer as a web page without a server; single_file,
-    runtime: of the web page, see `torchcaps export --help`
+    runtime: of the web page, see `torchcaps export --help`; force: replace what is at `out`
     """
-    path = Path(out)
+    folder = format == "web" and not single_file
+    path = check_folder(out, force=force) if folder else check_file(out, force=force)
     if format == "web":
         from torchcaps.explorer.shelf import Shelf
         from torchcaps.explorer.web import export_web
@@ -257,7 +261,7 @@ def export(
             raise UsageError("format='web' needs a run, a saved model or a pretrained model.")
         source = model.folder if isinstance(model, Run) else model
         page = Shelf([source], bundled=False)
-        export_web(page, path, single_file, Path(runtime) if runtime else None)
+        export_web(page, path, single_file, Path(runtime) if runtime else None, force=force)
         return path
     if single_file or runtime:
         raise UsageError("single_file and runtime are for format='web'.")
@@ -276,15 +280,20 @@ def _several(runs: Any) -> list[Any]:
 
 
 def report(
-    runs: Run | str | Path | Sequence[Run | str | Path], *, out: str | Path | None = None
+    runs: Run | str | Path | Sequence[Run | str | Path],
+    *,
+    out: str | Path | None = None,
+    force: bool = False,
 ) -> Path:
     """Write one HTML file about one run or several, with every figure in it. -> its path
 
-    out: the file; default: report.html in the first run's folder
+    out: the file; default: report.html in the first run's folder, where an older one is replaced.
+    force: replace a file at `out`, too
     """
+    path = check_file(out, force=force) if out else None
     from torchcaps.explorer import write_report
 
-    return write_report(_several(runs), Path(out) if out else None)
+    return write_report(_several(runs), path)
 
 
 def plot(
@@ -293,19 +302,22 @@ def plot(
     *,
     out: str | Path | None = None,
     data_root: str | Path | None = None,
+    force: bool = False,
     **options: Any,
 ) -> "Figure | dict[str, Figure]":
     """A figure of one run or several: `torchcaps.plot("traversal", run, image=3)`.
 
     name: a figure, from `torchcaps list figures`; runs: runs, folders, pretrained models' names;
-    out: also save it as a file; options: the figure's own
+    out: also save it as a file; force: replace a file at `out`; options: the figure's own
     Returns the figure, or figures by name if there are several.
     """
     from torchcaps.analysis.render import render, save
 
+    if out is not None:
+        check_file(out, force=force)
     figures = render(name, _several(runs), data_root, **options)
     if out is not None:
-        save(figures, Path(out))
+        save(figures, Path(out), force=force)
     return next(iter(figures.values())) if len(figures) == 1 else figures
 
 

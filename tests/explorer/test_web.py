@@ -45,6 +45,24 @@ def test_a_graph_that_differs_raises(tmp_path, monkeypatch):
         write_graphs(disturbed("convnet-avg"), tmp_path)
 
 
+def test_what_lies_beside_the_page_is_not_served(tmp_path, monkeypatch):
+    for name in RUNTIME:
+        (tmp_path / name).write_text("")
+    left = tmp_path / "page.tmp/0/secret"
+    left.parent.mkdir(parents=True)
+    left.write_text("of a killed export, or of the user")
+
+    def graphs(model, folder):
+        (folder / "encode.onnx").write_text("")
+        return {"encode": {}}
+
+    monkeypatch.setattr("torchcaps.explorer.web.write_graphs", graphs)
+    monkeypatch.setattr("torchcaps.explorer.web._curves", lambda model, split: {})
+    export_web(Shelf([RUN], bundled=False), tmp_path / "page", runtime=tmp_path)
+    assert (tmp_path / "page/models/0/encode.onnx").exists()
+    assert not list((tmp_path / "page").rglob("secret")) and left.exists()
+
+
 @pytest.fixture(scope="module")
 def runtime():
     if not all((VENDOR / name).is_file() for name in RUNTIME):

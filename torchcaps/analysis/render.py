@@ -9,6 +9,7 @@ from torchcaps.analysis.matplotlib_figures import save_figure
 from torchcaps.analysis.plots import Subject, get_plot
 from torchcaps.models import Model
 from torchcaps.models.hub import pretrained_folder
+from torchcaps.outputs import check_file
 from torchcaps.training.evaluate import run_data
 from torchcaps.training.hardware import best_device
 from torchcaps.training.load import data_of, load
@@ -75,12 +76,12 @@ def render(
     }
 
 
-def save(figures: "dict[str, Figure]", out: Path) -> list[Path]:
+def save(figures: "dict[str, Figure]", out: Path, force: bool = False) -> list[Path]:
     """Save figures as files: `out`, with each figure's suffix in its name. -> the paths"""
+    paths = [out.with_stem(f"{out.stem}-{suffix}") if suffix else out for suffix in figures]
+    for path in paths:
+        check_file(path, force=force)
     out.parent.mkdir(parents=True, exist_ok=True)
-    paths = []
-    for suffix, figure in figures.items():
-        path = out.with_stem(f"{out.stem}-{suffix}") if suffix else out
+    for path, figure in zip(paths, figures.values(), strict=True):
         save_figure(figure, path, dpi=150, bbox_inches="tight")
-        paths.append(path)
     return paths

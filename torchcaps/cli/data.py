@@ -1,5 +1,6 @@
 """The command for data sets."""
 
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
@@ -16,6 +17,7 @@ def data(
     /,
     data_root: Folder = None,
     out: MaybeFile = None,
+    force: bool = False,
     json: bool = False,
 ) -> None:
     """Download, check or show a data set, or compare two.
@@ -29,15 +31,20 @@ def data(
         other: The data set to compare with.
         data_root: Folder of the data sets; default: the platform's cache folder.
         out: The PNG that `show` writes; default: <name>.png.
+        force: Replace the PNG.
         json: Print as JSON.
     """
     from torchcaps.data import load
     from torchcaps.data.registry import check
+    from torchcaps.outputs import check_file
 
     if (action == "compare") != bool(other):
         raise UsageError("torchcaps data compare takes two data sets, the other actions take one.")
     if action == "compare":
         return _compare(load(name, data_root).test, load(other, data_root).test, json)
+    sheet = out or Path(name.replace("/", "-").replace(":", "-").replace(",", "-") + ".png")
+    if action == "show":
+        check_file(sheet, force=force)
     checked = check(name, data_root) if action == "check" else None
     loaded = load(name, data_root)
     facts: dict[str, Any] = {"name": loaded.name}
@@ -47,14 +54,12 @@ def data(
     if checked is not None:
         facts["checked"] = checked or "its contents (no file with a known checksum)"
     if action == "show":
-        from pathlib import Path
-
         from torchcaps.analysis.contact_sheet import contact_sheet
         from torchcaps.analysis.matplotlib_figures import save_figure
 
-        path = out or Path(name.replace("/", "-").replace(":", "-").replace(",", "-") + ".png")
-        save_figure(contact_sheet(loaded), path, dpi=140)
-        facts["sheet"] = str(path)
+        sheet.parent.mkdir(parents=True, exist_ok=True)
+        save_figure(contact_sheet(loaded), sheet, dpi=140)
+        facts["sheet"] = str(sheet)
     if json:
         return print_json(facts)
     console.print("  ".join(f"{k} {v}" for k, v in facts.items() if v != ""))

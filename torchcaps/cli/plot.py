@@ -30,14 +30,15 @@ def explore(runs: Runs = (), /, port: int = 8117, open: bool = True, data: Data 
     explore_models(runs, port, open, data, console, cells_of_record)
 
 
-def report(runs: Runs, /, out: MaybeFile = None, plugin: Plugins = ()) -> None:
+def report(runs: Runs, /, out: MaybeFile = None, force: bool = False, plugin: Plugins = ()) -> None:
     """Write one HTML file about one run or several, with every figure in it.
 
     Example: torchcaps report runs/demo/capsnet runs/demo/convnet-avg --out report.html
 
     Args:
         runs: Folders of runs, finished or not.
-        out: The page; default: report.html in the first run's folder.
+        out: The page; default: report.html in the first run's folder, which is replaced.
+        force: Replace the file of --out.
         plugin: Plug-ins: your own models, data sets, metrics or figures.
     """
     load_plugins(plugin)
@@ -45,7 +46,7 @@ def report(runs: Runs, /, out: MaybeFile = None, plugin: Plugins = ()) -> None:
 
     if not runs:
         raise UsageError("Name at least one run: torchcaps report runs/demo/capsnet.")
-    say(f"wrote {write(runs, out=out)}")
+    say(f"wrote {write(runs, out=out, force=force)}")
 
 
 def plot(
@@ -54,6 +55,7 @@ def plot(
     /,
     out: MaybeFile = None,
     data_root: Folder = None,
+    force: bool = False,
     plugin: Plugins = (),
 ) -> None:
     """Draw one figure of one run or several.
@@ -67,12 +69,14 @@ def plot(
         runs: Folders of runs, or pretrained models.
         out: The file, .png, .svg or .pdf; default: FIGURE.png. Several figures add to its name.
         data_root: Folder of the data sets.
+        force: Replace files.
         plugin: Plug-ins: your own models, data sets, metrics or figures.
     """
     load_plugins(plugin)
     from torchcaps.analysis.plots import get_plot
     from torchcaps.analysis.render import render, save
     from torchcaps.data.spec import call, parse
+    from torchcaps.outputs import check_file
 
     if not runs:
         raise UsageError(f"Name at least one run: torchcaps plot {name} runs/demo/capsnet.")
@@ -84,6 +88,7 @@ def plot(
     if texts:
         get_plot(figure, **texts)  # raises for an unknown option
         options = vars(call(kind, name))
+    file = check_file(out or Path(f"{figure}.png"), force=force)
     figures = render(figure, [str(run) for run in runs], data_root, **options)
-    for path in save(figures, out or Path(f"{figure}.png")):
+    for path in save(figures, file, force):
         say(f"wrote {path}")

@@ -11,7 +11,7 @@ from tyro.conf import Positional, arg
 
 from torchcaps.cli.console import console, print_json, say
 from torchcaps.cli.parse import File, Folder, Text
-from torchcaps.errors import TorchcapsError, UsageError
+from torchcaps.errors import UsageError
 
 Source = Annotated[str, Positional, arg(metavar="MODEL")]
 Images = Annotated[tuple[Path, ...], Positional, arg(metavar="IMAGE", help_behavior_hint="")]
@@ -79,7 +79,13 @@ def _write_rows(file: Any, rows: Any) -> None:
 
 
 def embed(
-    model: Source, images: Images, /, out: File, features: Text = "", batch_size: int = 64
+    model: Source,
+    images: Images,
+    /,
+    out: File,
+    features: Text = "",
+    batch_size: int = 64,
+    force: bool = False,
 ) -> None:
     """Write a vector for each image, as .npy or .csv.
 
@@ -91,18 +97,20 @@ def embed(
         out: The file: .npy, with the images' names in a .txt beside it, or .csv, the name first.
         features: A representation of the model; default: the first.
         batch_size: Images at a time.
+        force: Replace files.
     """
     import numpy as np
 
     from torchcaps.api import embed as vectors_of
     from torchcaps.models.predict import image_files
+    from torchcaps.outputs import check_file
     from torchcaps.training.load import load
 
     if out.suffix not in (".npy", ".csv"):
         raise UsageError(f"--out {out}: the file's name ends in .npy or .csv.")
     names = out.with_suffix(".txt")
-    if out.suffix == ".npy" and names.exists() and not out.exists():
-        raise TorchcapsError(f"{names} exists; the images' names would overwrite it.")
+    for path in (out, names) if out.suffix == ".npy" else (out,):
+        check_file(path, force=force)
     _positive(batch_size)
     files = image_files(images)
     loaded = load(model)
@@ -130,6 +138,7 @@ def export(
     format: Literal["onnx", "torch", "web"] = "onnx",
     single_file: bool = False,
     runtime: Folder = None,
+    force: bool = False,
 ) -> None:
     """Export a model for other programs, and check that the file's outputs are the model's.
 
@@ -142,14 +151,18 @@ def export(
         format: ONNX, torch.export, or the explorer as a web page without a server.
         single_file: Write the web page as one file that opens from a disk.
         runtime: Folder of onnxruntime-web's files, if `make vendor` has not fetched them.
+        force: Replace files.
     """
+    from torchcaps.outputs import check_file
+
     if format == "web":
-        return _export_web(model, out, single_file, runtime)
+        return _export_web(model, out, single_file, runtime, force)
     if single_file or runtime:
         raise UsageError("--single-file and --runtime are for --format web.")
     by_suffix = {".onnx": "onnx", ".pt2": "torch"}.get(out.suffix.lower(), format)
     if by_suffix != format:
         raise UsageError(f"--out {out} has the suffix of --format {by_suffix}, not {format}.")
+    check_file(out, force=force)
     from torchcaps.models.export import export as write
     from torchcaps.training.load import load
 
@@ -159,13 +172,18 @@ def export(
     say(f"wrote {out}: images of {shape}, any batch size; largest difference {error:.1e}")
 
 
-def _export_web(model: str, out: Path, single_file: bool, runtime: Path | None) -> None:
+def _export_web(
+    model: str, out: Path, single_file: bool, runtime: Path | None, force: bool
+) -> None:
+    from torchcaps.outputs import check_file, check_folder
+
+    (check_file if single_file else check_folder)(out, force=force)
     from torchcaps.explorer.shelf import Shelf
     from torchcaps.explorer.web import export_web
 
     shelf = Shelf([model], bundled=False)
     with console.status(f"writing {out}"):
-        export_web(shelf, out, single_file, runtime)
+        export_web(shelf, out, single_file, runtime, force=force)
     size = sum(p.stat().st_size for p in ([out] if single_file else out.rglob("*")) if p.is_file())
     hint = "open it in a browser" if single_file else f"python -m http.server -d {out}"
     say(f"wrote {out}: {size / 1e6:.1f} MB; {hint}")

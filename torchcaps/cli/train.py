@@ -67,12 +67,16 @@ def train(words: list[str]) -> None:
     load_plugins(plugins.get("--plugin", ()))
     from torchcaps.data.registry import shared_loads
     from torchcaps.models.base import SIZES
+    from torchcaps.training.run import check_out
 
     options = [_long(word) for word in rest]
     decided = {f"--model.{name.replace('_', '-')}" for name in SIZES}
     for word in options:
         if word.partition("=")[0].replace("_", "-") in decided:
             raise wrong(f"{word.partition('=')[0]}: the data decides this.", "torchcaps train")
+    if os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0":
+        _, values = without(options, ("--out",))
+        check_out(Path(values["--out"][-1]) if "--out" in values else None)
     with shared_loads():  # a model on your own images reads them first
         _train(words[0], options)
 
@@ -292,21 +296,25 @@ def show_record(run: Any, json: bool) -> None:
         say(f"The paper's table has more metrics: {eval_command(run.folder, more)}")
 
 
-def demo(out: Folder = None) -> None:
+def demo(out: Folder = None, force: bool = False) -> None:
     """Train a small CapsNet and a small ConvNet on digits, and write a report on both.
+
+    After an interruption the same command continues.
 
     Args:
         out: Folder of the two runs; default: runs/demo, numbered if it exists.
+        force: Replace the runs and the report of an earlier demo.
     """
     from rich.table import Table
 
     from torchcaps.explorer import write_report
-    from torchcaps.training.demo import CLEAN, TRANSFORMED, run_demo
+    from torchcaps.outputs import unfinished
+    from torchcaps.training.demo import CLEAN, TRANSFORMED, demo_folder, run_demo
 
-    folder, number = out or Path("runs/demo"), 2
-    while folder.exists():
-        folder, number = folder.with_name(f"{(out or Path('demo')).name}-{number}"), number + 1
-    runs = run_demo(folder, console)
+    folder = demo_folder(out, force)
+    with unfinished(folder, "demo"):
+        runs = run_demo(folder, console)
+        report = write_report(runs, folder / "report.html")
     title = "Test accuracy on 500 digits"
     table = Table("model", "parameters", "clean, %", "affine, %", title=title)
     for run in runs:
@@ -318,4 +326,4 @@ def demo(out: Folder = None) -> None:
             f"{100 * values[CLEAN]:.1f}", f"{100 * values[TRANSFORMED]:.1f}",
         )  # fmt: skip
     console.print(table)
-    console.print(f"report: {write_report(runs, folder / 'report.html')}")
+    say(f"report: {report}")

@@ -21,6 +21,7 @@ from torchcaps.explorer.files import import_map, static_files
 from torchcaps.explorer.graphs import write_graphs
 from torchcaps.explorer.jobs import CURVES, accuracy_at, curve_batch
 from torchcaps.explorer.shelf import Shelf, shown
+from torchcaps.outputs import check_file, check_folder, scratch_folder
 
 VENDOR = Path(__file__).parent / "vendor"
 RUNTIME = ("ort.wasm.bundle.min.mjs", "ort-wasm-simd-threaded.wasm")
@@ -42,13 +43,13 @@ def export_web(
     single_file: bool = False,
     runtime: Path | None = None,
     progress: Callable[[str], None] = lambda text: None,
+    force: bool = False,
 ) -> None:
     """Write a page with all models of a shelf, as a folder or as one HTML file.
 
-    progress: called with the name of each model
+    progress: called with the name of each model; force: replace files
     """
-    if out.exists() and (out.is_file() or any(out.iterdir())):
-        raise TorchcapsError(f"{out} already exists. Choose another name with --out.")
+    (check_file if single_file else check_folder)(out, force=force)
     files = {name: content for name, (content, _) in static_files().items()}
     files["backend.js"] = files.pop("backend-static.js")
     for name in RUNTIME:
@@ -59,15 +60,14 @@ def export_web(
             )
         files[f"runtime/{name}"] = path.read_bytes()
     manifest = []
-    work = out.with_name(f"{out.name}.tmp")
     for number, book in enumerate(shelf.books.values()):
         progress(book.name)
-        folder = work / str(number)
         model, data = shelf.model(book.id), shelf.data(book.id)
         facts = shelf.about(book.id)
-        graphs = write_graphs(model, folder)
+        with scratch_folder(out) as folder:
+            graphs = write_graphs(model, folder)
+            files |= {f"models/{number}/{p.name}": p.read_bytes() for p in sorted(folder.iterdir())}
         answered = {*graphs, "steps"} if "steps-next" in graphs else set(graphs)
-        files |= {f"models/{number}/{p.name}": p.read_bytes() for p in sorted(folder.iterdir())}
         rows = torch.arange(min(SHOWN, len(data.test)))
         files[f"models/{number}/images.bin"] = shown(data.test, rows, len(rows))
         manifest.append({
@@ -76,11 +76,6 @@ def export_web(
             "graphs": graphs, "questions": [q for q in facts["questions"] if q in answered],
             "curves": _curves(model, data.test) if "scores" in facts["encode"] else {},
         })  # fmt: skip
-        for path in folder.iterdir():
-            path.unlink()
-        folder.rmdir()
-    if work.exists():
-        work.rmdir()
     files["manifest.json"] = json.dumps(manifest).encode()
     if single_file:
         out.parent.mkdir(parents=True, exist_ok=True)

@@ -1,14 +1,16 @@
 """Recipes of `torchcaps demo`: small models on the embedded digits."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from torchcaps.models.registry import model_config
+from torchcaps.outputs import begun_by, check_folder, is_run
 from torchcaps.training.recipe import DataSpec, OptimizerSpec, Recipe, ScheduleSpec
 from torchcaps.training.registry import get_recipe, recipe
-from torchcaps.training.run import Run
+from torchcaps.training.run import RUNS, Run
 from torchcaps.training.tasks import Classify, Sparse, TaskConfig
 
 CLEAN, TRANSFORMED = "digits", "affnist-like:digits,size=28,shift=2,copies=4"
@@ -62,13 +64,32 @@ def sparse() -> Recipe:
     )  # fmt: skip
 
 
+NAMES = ("demo/capsnet", "demo/convnet-avg")
+
+
+def demo_folder(out: Path | None, force: bool) -> Path:
+    """The folder of a demo: `out`, or runs/demo, numbered if that has a finished one.
+
+    An unfinished demo is continued; force: a finished one is removed
+    """
+    folder, number = out or RUNS / "demo", 2
+    while out is None and not force and folder.exists() and begun_by(folder) != "demo":
+        folder, number = folder.with_name(f"demo-{number}"), number + 1
+    check_folder(folder, command="demo", force=force)
+    if force and begun_by(folder) != "demo":
+        for run in (folder / name.rpartition("/")[2] for name in NAMES):
+            if is_run(run):
+                shutil.rmtree(run)
+    return folder
+
+
 def run_demo(folder: Path, console: Console) -> list[Run]:
-    """Train both models, one after the other, into subfolders."""
-    from torchcaps.training.loop import start  # Lightning takes a second to import
+    """Train both models, one after the other, into subfolders; resume what is there."""
+    from torchcaps.training.loop import resume, start  # Lightning takes a second to import
 
     runs = []
-    for name in ("demo/capsnet", "demo/convnet-avg"):
-        demo = get_recipe(name)
+    for name in NAMES:
+        demo, run = get_recipe(name), folder / name.rpartition("/")[2]
         console.print(f"[bold]{demo.row}[/bold]  {name}")
-        runs.append(start(demo, folder / name.rpartition("/")[2], console))
+        runs.append(resume(run, console) if is_run(run) else start(demo, run, console))
     return runs

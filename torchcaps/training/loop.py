@@ -27,7 +27,7 @@ from torchcaps.training.progress import TrainingProgress
 from torchcaps.training.provenance import environment
 from torchcaps.training.recipe import Recipe, replaced
 from torchcaps.training.registry import identity, marked
-from torchcaps.training.run import Run, claimed
+from torchcaps.training.run import Run, check_out, claimed
 from torchcaps.training.setup import set_up
 from torchcaps.training.state import Training
 from torchcaps.training.task import Task
@@ -187,6 +187,7 @@ def start(
     command: the command that gives this run again, if it is not this process's own. model: an
     instance whose weights are the initial ones
     """
+    check_out(out)
     wanted = marked(recipe)
     recipe, context = set_up(wanted, model=model)
     facts = {**environment(context.fabric.device, command), **identity(wanted)}

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from torchcaps import plugins
 from torchcaps.data.source import sha256
 from torchcaps.errors import TorchcapsError, UsageError, require, writing
+from torchcaps.outputs import run_around
 from torchcaps.training import recipe as recipes
 from torchcaps.training.checkpoint import sum_of, write_atomic
 from torchcaps.training.recipe import Recipe
@@ -35,6 +36,19 @@ def run_folder(recipe: str, protocol: str, seed: int) -> Path:
         raise TorchcapsError(f"protocol={protocol!r}: letters, digits and dashes.")
     marked = "" if protocol == "ours" else f"-{protocol}"
     return RUNS / f"{recipe.replace('/', '-')}{marked}-s{seed}"
+
+
+def check_out(out: Path | None) -> None:
+    """Raise unless a new run may be made in this folder; called before data is loaded, too."""
+    around = run_around(out or RUNS)
+    if out is not None and around and out.exists() and around.samefile(out):
+        raise TorchcapsError(
+            f"{out} already holds a run: torchcaps resume {out}, or choose another --out."
+        )
+    if around is not None:
+        raise TorchcapsError(f"{out or RUNS} lies in the run {around}: choose another --out.")
+    if out is not None and out.exists() and not _empty(out):
+        raise TorchcapsError(f"{out} is not empty: give --out a new or empty folder.")
 
 
 @dataclass(frozen=True)
@@ -128,13 +142,8 @@ class Run:
 
         start: command, commit and device of the start; a random identity is added
         """
+        check_out(out)
         usual = run_folder(recipe.name, recipe.protocol, recipe.seed)
-        if out is not None and (out / "recipe.json").exists():
-            raise TorchcapsError(
-                f"{out} already holds a run: torchcaps resume {out}, or choose another --out."
-            )
-        if out is not None and out.exists() and not _empty(out):
-            raise TorchcapsError(f"{out} is not empty: give --out a new or empty folder.")
         folder, number = out or usual, 2
         with writing(folder):
             while out is None and not _make(folder):
@@ -329,7 +338,16 @@ UNFINISHED_FILES = {"start.json", "start.json.tmp", "recipe.json.tmp"}
 
 
 def _empty(folder: Path) -> bool:
-    return folder.is_dir() and {path.name for path in folder.iterdir()} <= UNFINISHED_FILES
+    """Whether a folder has nothing but what a killed start of a run left there."""
+    if not folder.is_dir() or {path.name for path in folder.iterdir()} - UNFINISHED_FILES:
+        return False
+    try:  # another program's start.json is a file of the user
+        start = read_object(folder / "start.json")
+        return start.pop("sum", None) == sum_of(start)
+    except FileNotFoundError:
+        return True
+    except (OSError, ValueError):
+        return False
 
 
 def _make(folder: Path) -> bool:
