@@ -34,16 +34,17 @@ IMAGE = save({"image": torch.rand(1, 28, 28)})
 SERVER = """
 import sys
 from pathlib import Path
-from torchcaps.cli.explore import _bound
+from rich.console import Console
+from torchcaps.explorer.serve import _bound
 from torchcaps.explorer.server import serve
 from torchcaps.explorer.shelf import Book, Shelf
 from torchcaps.training.recipe import DataSpec
 shelf = Shelf([])
 record = next(iter(shelf.books.values())).record
 shelf.books["full"] = Book("full", "CapsNet", sys.argv[1], record, DataSpec("digits"))
-sock = _bound(0)
+sock = _bound(0, Console())
 print(sock.getsockname()[1], flush=True)
-serve(shelf, sock)
+serve(shelf, sock, "benchmark")
 """
 
 
@@ -91,7 +92,7 @@ def main(
 
 def metric(process: "subprocess.Popen[str]", port: int, seconds: int) -> None:
     limits = httpx.Limits(max_connections=32)
-    with httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=OWN, limits=limits,
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}/benchmark", headers=OWN, limits=limits,
                       timeout=60) as client:  # fmt: skip
         for run in ("full", "capsnet-small.digits"):
             rate(client, run, 2, 2)
@@ -150,7 +151,9 @@ def dragged(port: int) -> None:
     with sync_playwright() as started:
         browser = started.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         page = browser.new_context(reduced_motion="reduce").new_page()
-        page.goto(f"http://127.0.0.1:{port}/#v=1&a=capsnet-small.digits&b=convnet-avg-small.digits")
+        page.goto(
+            f"http://127.0.0.1:{port}/benchmark/#v=1&a=capsnet-small.digits&b=convnet-avg-small.digits"
+        )
         page.wait_for_selector("[data-panel=classes][data-ready]")
         page.wait_for_timeout(3000)
         page.evaluate(DRAG)

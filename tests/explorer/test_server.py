@@ -2,7 +2,9 @@
 
 import io
 import json
+import socket
 import struct
+import time
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 
@@ -104,6 +106,83 @@ def test_other_sites_are_rejected(headers, status, client):
     assert answer.status_code == status and set(answer.json()) == {"error", "code"}
 
 
+@pytest.mark.parametrize("path", ["/", "/main.js", "/api/runs", "/wrong/api/runs", "//api/runs"])
+def test_requests_without_the_token_are_rejected(path, served):
+    host, _, token = served.partition("/")
+    answer = httpx.get(f"http://{host}{path}", headers=OWN)
+    assert answer.status_code == 403 and answer.json()["code"] == "token"
+    assert httpx.get(f"http://{host}/{token}{path.removeprefix('/wrong')}").status_code in (
+        200,
+        404,
+    )
+
+
+def test_every_start_has_a_token_of_its_own(monkeypatch, capsys):
+    from torchcaps.explorer import serve, server
+
+    seen = []
+    monkeypatch.setattr(server, "serve", lambda shelf, sock, token, rows: seen.append(token))
+    for _ in range(2):
+        serve.explore_models(["convnet-avg-small.digits"], 0, False, "digits")
+    printed = capsys.readouterr().out
+    assert len(set(seen)) == 2 and all(len(token) > 20 for token in seen)
+    assert all(f"/{token}/" in "".join(printed.split()) for token in seen)
+
+
+def half_posts(served, count, end):
+    """Sockets that have sent a part of a request each."""
+    host, _, token = served.partition("/")
+    name, port = host.split(":")
+    head = f"POST /{token}/api/runs/capsnet-small.digits/encode HTTP/1.1\r\nHost: {host}\r\n"
+    head += "X-Torchcaps: 1\r\nContent-Length: 3000\r\n"
+    for _ in range(count):
+        one = socket.create_connection((name, int(port)))
+        one.sendall((head + end).encode())
+        yield one
+
+
+@pytest.mark.parametrize("end", ["\r\nxyz", ""], ids=["half a body", "half the headers"])
+def test_half_requests_hold_nobody_up(end, served):
+    """300 requests that never end: the server answers others at once and closes the oldest."""
+    held = list(half_posts(served, 300, end))
+    time.sleep(0.3)
+    for _ in range(3):
+        began = time.monotonic()
+        answer = httpx.post(
+            f"http://{served}/api/runs/capsnet-small.digits/encode",
+            content=save({"image": image()}), headers=OWN, timeout=10,
+        )  # fmt: skip
+        assert answer.status_code == 200 and time.monotonic() - began < 5
+    held[0].settimeout(5)
+    first = held[0].recv(4096).decode()
+    assert "408" in first if "xyz" in end else first == ""
+    for one in held:
+        one.close()
+
+
+def test_a_body_has_a_time_limit(served, monkeypatch):
+    monkeypatch.setattr("torchcaps.explorer.guard.BODY_SECONDS", 0.2)
+    (one,) = half_posts(served, 1, "\r\nxyz")
+    one.settimeout(5)
+    assert b"408 Request Timeout" in one.recv(4096)
+    one.close()
+
+
+def test_connections_without_a_request_have_a_time_limit(served, monkeypatch):
+    monkeypatch.setattr("torchcaps.explorer.connection.HEAD_SECONDS", 0.2)
+    (one,) = half_posts(served, 1, "")
+    one.settimeout(5)
+    assert one.recv(4096) == b""
+    one.close()
+
+
+def test_poses_that_overflow_in_the_decoder_are_rejected(client):
+    shape = about(torchcaps.load("capsnet-small.digits"))["capsules"]
+    tensors = {"poses": torch.full((1, *shape), 3e38), "label": torch.zeros(1)}
+    answer = ask(client, "decode", tensors)
+    assert answer.status_code == 422 and "not finite" in answer.json()["error"]
+
+
 def test_forms_of_other_sites_are_rejected(served):
     answer = httpx.post(
         f"http://{served}/api/jobs?run=capsnet-small.digits&transformation=rotation"
@@ -124,7 +203,8 @@ def test_every_answer_has_security_headers(client):
     "path", ["/../server.py", "/%2e%2e/server.py", "/static/../x", "/etc/passwd"]
 )
 def test_no_other_file_is_served(path, client):
-    assert client.get(path).status_code == 404
+    expected = 403 if path == "/../server.py" else 404  # it leaves the token's folder
+    assert client.get(path).status_code == expected
     assert all(".." not in name for name in static_files())
 
 

@@ -4,6 +4,7 @@ import socket
 import webbrowser
 from collections.abc import Sequence
 from pathlib import Path
+from secrets import token_urlsafe
 from typing import Any
 
 from rich.console import Console
@@ -36,12 +37,13 @@ def explore_models(
     from torchcaps.explorer.server import serve
 
     shelf = Shelf(list(sources) or [r for r in finished_runs() if _readable(r, console)], data=data)
-    url = f"http://127.0.0.1:{sock.getsockname()[1]}/"
+    token = token_urlsafe(16)  # keeps other accounts of this machine out
+    url = f"http://127.0.0.1:{sock.getsockname()[1]}/{token}/"
     console.print(f"explorer: {url}  ({len(shelf.books)} models; Ctrl-C ends it)", highlight=False)
     if open:
         webbrowser.open(url)
     try:
-        serve(shelf, sock, paper_rows or (lambda record: []))
+        serve(shelf, sock, token, paper_rows or (lambda record: []))
     except KeyboardInterrupt:
         pass
     finally:

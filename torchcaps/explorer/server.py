@@ -1,4 +1,4 @@
-"""The explorer's web server, for this machine only.
+"""The explorer's web server, for this machine only. Paths begin with the token of its address.
 
     GET    /api/runs                        models by id
     GET    /api/runs/ID                     facts about one model
@@ -169,7 +169,10 @@ def make_app(shelf: Shelf, beside: Beside = lambda record: []) -> FastAPI:
             inputs = unpack(content, chosen.input_shapes(model))
             if "image" in inputs:
                 inputs["image"] = inputs["image"].clamp(0, 1)
-            return pack(chosen.answer(model, inputs))
+            answer = chosen.answer(model, inputs)
+            if not all(bool(t.isfinite().all()) for t in answer.values()):
+                raise TorchcapsError("The answer is not finite; the values are too large.")
+            return pack(answer)
 
         return Response(await work.do(compute), media_type=BINARY)
 
@@ -235,16 +238,22 @@ def make_app(shelf: Shelf, beside: Beside = lambda record: []) -> FastAPI:
     return app
 
 
-def serve(shelf: Shelf, sock: Any, beside: Beside = lambda record: []) -> None:
-    """Serve on a socket that is bound to the loopback address, until Ctrl-C."""
+def make_server(shelf: Shelf, port: int, token: str, beside: Beside = lambda record: []) -> Any:
+    """The uvicorn server of a shelf, at a port of the loopback address."""
     import uvicorn
 
-    torch.set_num_threads(1)  # the pool runs models in parallel
-    port = sock.getsockname()[1]
+    from torchcaps.explorer.connection import Connection
+
     hosts = {f"{name}:{port}" for name in ("127.0.0.1", "localhost", "[::1]")}
-    app = Guard(make_app(shelf, beside), hosts)
+    app = Guard(make_app(shelf, beside), hosts, token)
     config = uvicorn.Config(
-        app, log_level="warning", access_log=False, limit_concurrency=256, timeout_keep_alive=30,
-        server_header=False, timeout_graceful_shutdown=1,
+        app, http=Connection, ws="none", log_level="error", access_log=False,
+        timeout_keep_alive=30, server_header=False, timeout_graceful_shutdown=1,
     )  # fmt: skip
-    uvicorn.Server(config).run(sockets=[sock])
+    return uvicorn.Server(config)
+
+
+def serve(shelf: Shelf, sock: Any, token: str, beside: Beside = lambda record: []) -> None:
+    """Serve on a socket that is bound to the loopback address, until Ctrl-C."""
+    torch.set_num_threads(1)  # the pool runs models in parallel
+    make_server(shelf, sock.getsockname()[1], token, beside).run(sockets=[sock])
