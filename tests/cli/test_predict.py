@@ -69,7 +69,8 @@ def test_vectors_are_the_models(run, pictures, tmp_path, capsys):
     table = tmp_path / "vectors.csv"
     words = ["embed", str(run), str(pictures), "--out", str(table), "--features", "pixels"]
     assert main(words) == 0
-    first = table.read_text().splitlines()[0].split(",")
+    head, first, *_ = (line.split(",") for line in table.read_text().splitlines())
+    assert head == ["file", *(f"feature_{n}" for n in range(784))]
     assert first[0] == names[0] and len(first) == 1 + 784
     assert main(["embed", str(run), str(pictures), "--out", "vectors.txt"]) == 2
     assert ".npy or .csv" in capsys.readouterr().err

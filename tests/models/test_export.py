@@ -1,7 +1,9 @@
 """Every family goes through torch.export and ONNX as it is, and answers the same for any batch."""
 
 import io
+import json
 from functools import cache
+from importlib.metadata import version
 
 import pytest
 import torch
@@ -81,6 +83,25 @@ def test_onnx_answers_like_the_model(name):
         assert len(found) == len(wanted)
         for one, two in zip(found, wanted, strict=True):
             torch.testing.assert_close(torch.from_numpy(one), two, atol=1e-4, rtol=1e-4)
+
+
+def test_an_onnx_file_describes_itself(tmp_path):
+    model = torchcaps.create_model(
+        "convnet-avg-small", image_size=20, image_width=24, in_channels=3
+    )
+    model.class_names = tuple(f"class {n}, é" for n in range(10))
+    export(model, tmp_path / "model.onnx")
+    session = onnxruntime.InferenceSession(str(tmp_path / "model.onnx"))
+    assert session.get_inputs()[0].shape == ["batch", 3, 20, 24]
+    assert {output.shape[0] for output in session.get_outputs()} == {"batch"}
+    found = session.get_modelmeta().custom_metadata_map
+    assert json.loads(found["class_names"]) == list(model.class_names)
+    assert found["torchcaps_version"] == version("torchcaps") and found["input_range"] == "0..1"
+    assert "RGB" in found["preprocessing"] and "cover 20x24" in found["preprocessing"]
+    export(model, tmp_path / "model.pt2", "torch")
+    extra = {"torchcaps.json": ""}
+    torch.export.load(tmp_path / "model.pt2", extra_files=extra)
+    assert json.loads(extra["torchcaps.json"]) == found
 
 
 def test_a_model_that_answers_nan_is_not_exported(tmp_path):

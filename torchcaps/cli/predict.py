@@ -94,7 +94,7 @@ def embed(
     Args:
         model: A run, a saved model, a pretrained model or a hub id.
         images: Image files and folders of images.
-        out: The file: .npy, with the images' names in a .txt beside it, or .csv, the name first.
+        out: The file: .npy, with the images' names in a .txt beside it, or .csv, with a header.
         features: A representation of the model; default: the first.
         batch_size: Images at a time.
         force: Replace files.
@@ -125,9 +125,10 @@ def embed(
         np.save(out, vectors)
         names.write_text("".join(f"{f}\n" for f in files))
     else:
+        head = ["file", *(f"feature_{n}" for n in range(vectors.shape[1]))]
         rows = ([str(f), *map(repr, map(float, v))] for f, v in zip(files, vectors, strict=True))
         with out.open("w", newline="") as file:
-            _write_rows(file, rows)
+            _write_rows(file, [head, *rows])
     say(f"wrote {out}: {len(vectors)} vectors of {vectors.shape[1]}")
 
 

@@ -1,10 +1,16 @@
-"""A model as a file for other programs, and the proof that the file answers like the model."""
+"""A model as a file for other programs, and the proof that the file answers like the model.
 
+The file describes itself: `facts` are the metadata of an ONNX file, and torchcaps.json in the
+archive of torch.export.
+"""
+
+import json
 import logging
 import re
 import warnings
+from importlib.metadata import version
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -16,6 +22,24 @@ from torchcaps.models.base import Model
 Format = Literal["onnx", "torch"]
 BATCHES = (1, 3, 8)
 """Sizes with which a file is tried."""
+
+
+def facts(model: Model) -> dict[str, str]:
+    """What a program must know to use an exported model: classes, input and preprocessing."""
+    channels, height, width = model.config.image_shape
+    color = {1: "gray", 3: "RGB"}.get(channels, f"{channels} channels")
+    return {
+        "model": model.config.family,
+        "torchcaps_version": version("torchcaps"),
+        "class_names": json.dumps(list(model.class_names), ensure_ascii=False),
+        "input_shape": f"batch x {channels} x {height} x {width}",
+        "input_range": "0..1",
+        "preprocessing": (
+            f"{color} float32 images, channels first; resize with antialiasing to cover "
+            f"{height}x{width}, crop the center, divide 8-bit values by 255; no further "
+            "normalization"
+        ),
+    }
 
 
 def export(model: Model, file: Path, kind: Format = "onnx") -> float:
@@ -31,7 +55,9 @@ def export(model: Model, file: Path, kind: Format = "onnx") -> float:
         warnings.filterwarnings("ignore", ".*LeafSpec", FutureWarning)
         program = torch.export.export(model, (example,), dynamic_shapes=({0: batch},))
         if kind == "torch":
-            torch.export.save(program, file)
+            torch.export.save(
+                program, file, extra_files={"torchcaps.json": json.dumps(facts(model))}
+            )
             loaded = torch.export.load(file).module()
 
             def answers(images: Tensor) -> list[Tensor]:
@@ -39,7 +65,7 @@ def export(model: Model, file: Path, kind: Format = "onnx") -> float:
         else:
             with torch.no_grad():
                 names = _names(model(example))
-            answers = _written_onnx(program, file, names)
+            answers = _written_onnx(program, file, names, facts(model))
     worst, same = 0.0, torch.Generator().manual_seed(0)
     with torch.no_grad():
         for size in BATCHES:
@@ -63,7 +89,7 @@ def _names(output: object) -> list[str]:
     return [re.sub(r"\W+", ".", name).strip(".") for name in names]
 
 
-def _written_onnx(program: torch.export.ExportedProgram, file: Path, names: list[str]):  # pyright: ignore
+def _written_onnx(program: Any, file: Path, names: list[str], metadata: dict[str, str]):
     try:
         import onnxruntime
         import onnxscript  # noqa: F401
@@ -73,9 +99,10 @@ def _written_onnx(program: torch.export.ExportedProgram, file: Path, names: list
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     exported = torch.onnx.export(
         program, dynamo=True, opset_version=18, verbose=False, input_names=["images"],
-        output_names=names,
+        output_names=names, dynamic_shapes=({0: "batch"},),
     )  # fmt: skip
     assert exported is not None
+    exported.model.metadata_props.update(metadata)
     exported.save(file)
     session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
     (given,) = session.get_inputs()
