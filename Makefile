@@ -32,10 +32,10 @@ docs: $(VENV)/installed-dev
 	$(BIN)/python scripts/fill_tables.py README.md docs
 	$(BIN)/python scripts/reference.py build/reference
 
-vendor: $(VENV)/installed
-	$(BIN)/python scripts/vendor.py
+vendor:
+	$(PYTHON) scripts/vendor.py
 
-dist:
+dist: vendor
 	$(PYTHON) -m venv build/dist-env
 	build/dist-env/bin/python -m pip install --quiet build twine
 	rm -rf dist

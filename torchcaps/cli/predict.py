@@ -151,7 +151,7 @@ def export(
         out: The file; the folder of a web page.
         format: ONNX, torch.export, or the explorer as a web page without a server.
         single_file: Write the web page as one file that opens from a disk.
-        runtime: Folder of onnxruntime-web's files, if `make vendor` has not fetched them.
+        runtime: Folder of onnxruntime-web's files; default: those of the installation.
         force: Replace files.
     """
     from torchcaps.outputs import check_file

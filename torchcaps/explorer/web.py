@@ -4,7 +4,7 @@ index.html …           the page, with backend-static.js as backend.js
 manifest.json          the answers of /api/runs for each model, and precomputed accuracy curves
 models/N/*.onnx        graphs of its questions, and weights.bin
 models/N/images.bin    test images
-runtime/               onnxruntime-web
+runtime/               onnxruntime-web and its license
 """
 
 import base64
@@ -52,13 +52,7 @@ def export_web(
     (check_file if single_file else check_folder)(out, force=force)
     files = {name: content for name, (content, _) in static_files().items()}
     files["backend.js"] = files.pop("backend-static.js")
-    for name in RUNTIME:
-        path = (runtime or VENDOR) / name
-        if not path.is_file():
-            raise TorchcapsError(
-                f"{name} of onnxruntime-web is missing. Run make vendor, or give --runtime FOLDER."
-            )
-        files[f"runtime/{name}"] = path.read_bytes()
+    files |= _runtime(runtime or VENDOR)
     manifest = []
     for number, book in enumerate(shelf.books.values()):
         progress(book.name)
@@ -87,6 +81,19 @@ def export_web(
         (out / name).write_bytes(content)
 
 
+def _runtime(folder: Path) -> dict[str, bytes]:
+    """The files of onnxruntime-web; the wheel brings them, a checkout fetches them."""
+    missing = [name for name in RUNTIME if not (folder / name).is_file()]
+    if missing:
+        raise TorchcapsError(
+            f"{folder} lacks {', '.join(missing)} of onnxruntime-web. Run make vendor in a "
+            "checkout of torchcaps, or unpack the npm package onnxruntime-web 1.30.0 and give "
+            "--runtime package/dist."
+        )
+    names = [*RUNTIME, *(["LICENSE.txt"] if (folder / "LICENSE.txt").is_file() else [])]
+    return {f"runtime/{name}": (folder / name).read_bytes() for name in names}
+
+
 @torch.no_grad()
 def _curves(model: Any, split: Any) -> dict[str, dict[str, list[float]]]:
     batch = curve_batch(split)
@@ -108,12 +115,14 @@ def _one_file(files: dict[str, bytes]) -> bytes:
     embedded = {
         name: base64.b64encode(gzip.compress(content, 9, mtime=0)).decode()
         for name, content in files.items()
-        if not name.endswith((".js", ".mjs", ".html", ".css"))
+        if not name.endswith((".js", ".mjs", ".html", ".css", ".txt"))
     }
     page = files["index.html"].decode()
     style = files["style.css"].decode()
     page = page.replace('<link rel="stylesheet" href="style.css">', f"<style>{style}</style>")
+    license = files.get("runtime/LICENSE.txt", b"").decode()
     blocks = (
+        f"<!--\n{license}-->\n"
         f'<script type="importmap">{json.dumps({"imports": imports})}</script>\n'
         f'<script type="application/json" id="files">{json.dumps(embedded)}</script>\n'
         '<script type="module">import "torchcaps/main.js";</script>'
