@@ -178,3 +178,34 @@ def test_a_model_that_is_too_large_says_so_before_it_trains(colors, tmp_path, ca
     assert "million parameters for 32x32 images" in said.partition("epoch 1/1")[0]
     task = json.loads((tmp_path / "run" / "recipe.json").read_text())["task"]
     assert task["reconstruction"] == pytest.approx(0.002 * 784 / 3072, rel=0.05)
+
+
+def test_train_and_eval_state_what_to_compare_with(colors, tmp_path, capsys):
+    """The majority class, a softmax regression and the interval; photographs get a ConvNet."""
+    folder, run = colors
+    assert main(["eval", str(run)]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "6 images: accuracy" in said and "(95 % interval 0." in said
+    assert "to compare: always 'blue': 0.3333; softmax regression on 16x16 pixels: 1.0000" in said
+    other = paint(tmp_path / "other", COLORS, count=9)
+    words = ["eval", str(run), "--data", f"folder:{other},size=16", "--split", "all", "--json"]
+    assert main(words) == 0
+    found = json.loads(capsys.readouterr().out)
+    low, high = found["intervals_95"]["accuracy"]
+    assert low < found["numbers"]["accuracy"] <= high and set(found["intervals_95"]) == {"accuracy"}
+    known = found["reference"]  # fitted on the images of the run, scored on the others
+    assert known["images"] == 27 and known["softmax_fitted_on"] == 48
+    assert known["majority_accuracy"] == pytest.approx(1 / 3) and known["softmax_accuracy"] == 1.0
+
+    words = ["train", "convnet-avg-small", "--data", f"folder:{folder},size=16", "--epochs", "1",
+             "--model.channels", "4", "4", "--model.kernel-size", "3"]  # fmt: skip
+    assert main([*words, "--out", str(tmp_path / "text")]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "also train convnet-modern, the strongest ConvNet baseline" in said
+    assert "always 'blue': 0.3333; softmax regression on 16x16 pixels: 1.0000" in said
+    assert "95 % interval" in said
+    assert main([*words, "--json", "--out", str(tmp_path / "json")]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert record["reference"]["softmax_accuracy"] == 1.0
+    accuracy = [r for r in record["results"] if r["metric"] == "accuracy" and r["split"] == "test"]
+    assert accuracy[0]["n"] == 6 and len(accuracy[0]["interval_95"]) == 2

@@ -276,20 +276,28 @@ def show_record(run: Any, json: bool) -> None:
     import torch.distributed as dist
     from rich.table import Table
 
+    from torchcaps.metrics.reference import with_intervals
     from torchcaps.papers.records import RESULTS, append_record
     from torchcaps.papers.reproduce import eval_command, shown_beyond
+    from torchcaps.training.evaluate import run_reference
 
     if dist.is_initialized() and dist.get_rank():  # of many processes, one prints
         return
     record, recipe = run.record(), run.recipe()
     if recipe.record:
         append_record(record, RESULTS)
+    lines, known = with_intervals(record["results"]), run_reference(run)
     if json:
-        return print_json({"folder": str(run.folder), **record})
-    table = Table("data", "split", "metric", "value")
-    for r in record["results"]:
-        table.add_row(r["data"], r["split"], r["metric"], f"{r['value']:.4f}")
+        more = {"reference": known.as_dict()} if known else {}
+        return print_json({"folder": str(run.folder), **record, "results": lines, **more})
+    table = Table("data", "split", "images", "metric", "value", "95 % interval")
+    for r in lines:
+        interval = "{:.4f} to {:.4f}".format(*r["interval_95"]) if "interval_95" in r else ""
+        count = f"{r['n']:,}" if "n" in r else ""
+        table.add_row(r["data"], r["split"], count, r["metric"], f"{r['value']:.4f}", interval)
     console.print(table)
+    if known:
+        say(f"to compare, on the same test images: {known}")
     facts = f"{record['parameters']:,} parameters, {record['seconds']:.0f} s, run in"
     console.print(facts, str(run.folder))
     if recipe.record and (more := shown_beyond(recipe)):

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from torchcaps.data import Dataset
+from torchcaps.metrics.reference import advice
 from torchcaps.models import Model
 from torchcaps.models.hub import pretrained_folder
 from torchcaps.models.registry import model_config
@@ -67,7 +68,7 @@ def auto_recipe(
 
 
 def describe(recipe: Recipe, data: Dataset) -> str:
-    """One line about how a recipe trains on a data set."""
+    """One line about how a recipe trains on a data set, and a baseline for photographs."""
     _, height, width = data.image_shape
     shifts = (re.sub(r"^translate:(\d+)$", r"shift up to \1 px", a) for a in recipe.data.augment)
     line = (
@@ -77,7 +78,8 @@ def describe(recipe: Recipe, data: Dataset) -> str:
         f"{recipe.batch_size}, augmentation: {', '.join(shifts) or 'none'}; task "
         f"{recipe.task.kind}."
     )
-    return line + (f" {data.note}." if data.note else "")
+    notes = (f"{data.note}." if data.note else "", advice(data, recipe.model.family))
+    return " ".join([line, *filter(None, notes)])
 
 
 def _scaled(task: TaskConfig, pixels: int) -> TaskConfig:

@@ -16,6 +16,7 @@ from torchcaps.data.registry import shared_loads
 from torchcaps.errors import TorchcapsError
 from torchcaps.metrics.base import ProgressFn, evaluate_all, prepare
 from torchcaps.metrics.confusion import summary
+from torchcaps.metrics.reference import Reference, reference, with_intervals
 from torchcaps.models import Model
 from torchcaps.training.defaults import defaults
 from torchcaps.training.hardware import best_device, evaluation_precision, on_device
@@ -107,8 +108,9 @@ def evaluate(
     data: a data set by name, or whatever `fit` takes; default: the run's own
     split: test, val, train, or all: every image of the set
     metrics: metrics by name, each with a data set and options of its own if it needs them
-    Returns `numbers` (by metric), `n` images, and for single labels `classes`, `confusion` and
-    `mistakes`; `results` has a line for each of `metrics`.
+    Returns `numbers` (by metric), `n` images, `intervals_95` of shares of images (Wilson), and for
+    single labels `reference` (what a constant guess and a softmax regression reach), `classes`,
+    `confusion` and `mistakes`; `results` has a line for each of `metrics`.
     """
     trained = open_trained(model, device)
     recipe, task = trained.recipe, trained.task
@@ -131,6 +133,11 @@ def evaluate(
         details = {}
         if labelled and rows.labels.ndim == 1 and "logits" in trained.model.provides:
             details = summary(trained.model, rows, dataset.classes)
+            own = dataset if name == recipe.data.name else _own_data(trained, data_root)
+            if own is dataset and split in ("train", "all"):
+                own = None  # a regression is not scored on images that it was fitted on
+            if found := reference(own, rows, dataset.classes):
+                details["reference"] = found.as_dict()
     facts = {"run": trained.name, "recipe": recipe.name, "seed": recipe.seed, "data": name}
     if trained.run and name == recipe.data.name and other_files(trained.run.start(), dataset):
         facts["note"] = (
@@ -142,9 +149,41 @@ def evaluate(
         for record in _metric_records(trained, metrics, dataset, name, data_root, "", progress)
         for line in record["results"]
     ]
+    intervals = _intervals(numbers, int((rows.labels.reshape(len(rows), -1)[:, 0] >= 0).sum()))
     numbers |= {line["metric"]: line["value"] for line in results if line["data"] == name}
-    more = {"results": results} if metrics else {}
-    return {**facts, "split": split, "n": len(rows), "numbers": numbers, **details, **more}
+    more = {"results": with_intervals(results)} if metrics else {}
+    facts |= {"split": split, "n": len(rows), "numbers": numbers, "intervals_95": intervals}
+    return {**facts, **details, **more}
+
+
+def _intervals(numbers: dict[str, float], count: int) -> dict[str, list[float]]:
+    """Wilson's interval of each number that is a share of `count` images."""
+    lines = ({"metric": name, "value": value, "n": count} for name, value in numbers.items())
+    found = with_intervals(lines)
+    return {line["metric"]: line["interval_95"] for line in found if "interval_95" in line}
+
+
+def _own_data(trained: Trained, root: str | Path | None) -> Dataset | None:
+    """The data that a model was trained on, with the labels as the model numbers its classes; None
+    if it is not here.
+    """
+    recipe = trained.recipe
+    if not trained.run and not recipe.data.name:
+        return None
+    try:
+        data = run_data(trained.run, root) if trained.run else data_of(recipe.data, root)
+        return named_as(data, trained.model.class_names) if trained.model.class_names else data
+    except TorchcapsError:
+        return None
+
+
+def run_reference(run: Run) -> Reference | None:
+    """Reference accuracies on the test split of a run's data; None if the data is not here."""
+    try:
+        data = run_data(run)
+    except TorchcapsError:
+        return None
+    return reference(data, data.test, data.classes)
 
 
 def _dataset(trained: Trained, data: Any, root: str | Path | None) -> tuple[Dataset, str]:
