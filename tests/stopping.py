@@ -10,8 +10,8 @@ from torchcaps.training.run import Run
 from torchcaps.training.state import Training
 
 
-def stopped_at(step, recipe, folder, number=signal.SIGINT):
-    """A run that a signal stopped after so many steps."""
+def stopping_at(step, recipe, folder, number):
+    """Start a run that a signal stops after so many steps."""
     original = Training.step
 
     def stopping(self):
@@ -21,6 +21,11 @@ def stopped_at(step, recipe, folder, number=signal.SIGINT):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Training, "step", stopping)
-        with pytest.raises(Interrupted):
-            start(recipe, folder)
+        start(recipe, folder)
+
+
+def stopped_at(step, recipe, folder, number=signal.SIGINT):
+    """A run that a signal stopped after so many steps."""
+    with pytest.raises(Interrupted):
+        stopping_at(step, recipe, folder, number)
     return Run(folder)

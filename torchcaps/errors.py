@@ -20,7 +20,13 @@ class UsageError(TorchcapsError):
 
 
 class Interrupted(Exception):
-    """Ctrl-C: a run stands in its folder, which is what this says, and can be resumed."""
+    """A run was stopped after a step and a checkpoint; the text is its folder, which can be
+    resumed. signal: the number of the signal that stopped it, 0 for a `stop` file
+    """
+
+    def __init__(self, text: str, signal: int = 0):
+        super().__init__(text)
+        self.signal = signal
 
 
 def nearest(word: str, choices: list[str], most: int = 40) -> str:

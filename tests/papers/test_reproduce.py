@@ -10,10 +10,15 @@ import pytest
 
 from torchcaps.cli import main
 from torchcaps.errors import TorchcapsError
-from torchcaps.papers.reproduce import Job, missing, reproduce, run_job
+from torchcaps.papers.reproduce import Job, missing, reproduce
 from torchcaps.papers.tables import Column, Table
 from torchcaps.training.registry import get_recipe
 from torchcaps.training.state import Training
+
+
+def run_job(job, data_root, results):
+    (done,) = reproduce([job], data_root=data_root, results=results)
+    return done
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """The loop: learning, choosing, stopping, resuming to the same bits, failing with a reason."""
 
 import json
+import os
 import signal
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -13,6 +14,7 @@ import torchcaps
 from torchcaps.errors import Interrupted, TorchcapsError
 from torchcaps.models.registry import model_config
 from torchcaps.training.evaluate import evaluate
+from torchcaps.training.hardware import make_fabric
 from torchcaps.training.loop import resume, start, train_to_end
 from torchcaps.training.recipe import DataSpec, HardwareSpec, OptimizerSpec, Recipe, ScheduleSpec
 from torchcaps.training.run import Run, claimed
@@ -481,3 +483,15 @@ def test_a_bf16_run_is_recorded_and_evaluated_in_one_arithmetic(tiny_recipe, tmp
     assert {
         (r["data"], r["split"], r["metric"]): r["value"] for a in again for r in a["results"]
     }.items() <= lines.items()
+
+
+def test_a_machine_with_slurm_is_not_a_job_of_it(tiny_recipe, tmp_path, monkeypatch):
+    """Lightning warns where it finds `srun`, and would take the ranks of any SLURM job."""
+    (tmp_path / "srun").write_text("#!/bin/sh\n")
+    (tmp_path / "srun").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert make_fabric(tiny_recipe.hardware).world_size == 1
+    monkeypatch.setenv("SLURM_NTASKS", "4")
+    monkeypatch.setenv("SLURM_PROCID", "3")
+    monkeypatch.setenv("SLURM_LOCALID", "3")
+    assert make_fabric(tiny_recipe.hardware).global_rank == 0

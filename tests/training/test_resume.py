@@ -7,12 +7,13 @@ import pytest
 from PIL import Image
 
 from tests.conftest import TINY_CONVNET
-from tests.stopping import stopped_at
-from torchcaps.errors import TorchcapsError
+from tests.stopping import stopped_at, stopping_at
+from torchcaps.errors import Interrupted, TorchcapsError
 from torchcaps.models.registry import model_config
 from torchcaps.training.evaluate import evaluate
 from torchcaps.training.loop import resume, start
 from torchcaps.training.recipe import DataSpec, Recipe, with_root
+from torchcaps.training.run import Run
 from torchcaps.training.state import Training
 
 
@@ -61,6 +62,33 @@ def test_what_is_this_machines_makes_no_other_recipe(stopped, tmp_path):
     here = replace(with_root(stopped.recipe(), str(tmp_path)), checkpoint_seconds=5.0)
     record = resume(stopped.folder, recipe=here).record()
     assert not record.get("modified") and record["recipe"]["data"]["root"] == str(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR1", "SIGUSR2"])
+def test_a_schedulers_signal_leaves_a_checkpoint(name, tiny_recipe, tmp_path):
+    """Preemption and time limits; whoever started the run learns which signal it was."""
+    number = getattr(signal, name)
+    with pytest.raises(Interrupted) as stopped:
+        stopping_at(3, tiny_recipe, tmp_path / "run", number)
+    assert stopped.value.signal == number and str(stopped.value) == str(tmp_path / "run")
+    assert [path.name for path in (tmp_path / "run/checkpoints").glob("*3")]
+
+
+def test_a_stop_file_ends_a_run_after_a_validation_and_a_resume_ends_it_with_the_same_bits(
+    tiny_recipe, tmp_path
+):
+    folder = tmp_path / "run"
+
+    def place_file(line):
+        (folder / "stop").write_text("enough")
+
+    with pytest.raises(Interrupted) as stopped:
+        start(tiny_recipe, folder, callbacks=[place_file])
+    assert stopped.value.signal == 0 and len(Run(folder).metrics) == 1
+    record = resume(folder).record()
+    assert not (folder / "stop").exists()
+    whole = start(tiny_recipe, tmp_path / "whole").record()
+    assert record["weights_sha256"] == whole["weights_sha256"]
 
 
 def test_hup_that_nohup_ignores_stops_nothing(tiny_recipe, tmp_path):

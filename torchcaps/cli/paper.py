@@ -8,7 +8,7 @@ from rich.table import Table as RichTable
 from tyro.conf import Positional, arg
 
 from torchcaps.cli.console import console, print_json, say
-from torchcaps.cli.parse import Data, Runs, Text
+from torchcaps.cli.parse import AtOnce, Data, On, Runs, Text
 from torchcaps.cli.table_format import as_markdown, pieces, repeated
 from torchcaps.errors import TorchcapsError, UsageError, nearest
 
@@ -51,7 +51,8 @@ def run(
     tables: Tables = (),
     /,
     seeds: int = 3,
-    at_once: int = 1,
+    at_once: AtOnce = 0,
+    on: On = "local",
     data_root: Annotated[str, arg(metavar="FOLDER", help_behavior_hint="")] = "",
     results: Path = RESULTS,
     dry: bool = False,
@@ -68,7 +69,9 @@ def run(
         paper: Short name of the paper.
         tables: Some of its tables; default: all.
         seeds: Number of runs for each row.
-        at_once: Number of runs side by side; on one GPU one of them trains at a time.
+        at_once: Number of runs side by side; default: 1 here, all on a cluster. On one GPU one of
+            them trains at a time.
+        on: Place where the runs happen: local.
         data_root: Folder of the data sets.
         results: Folder of the recorded results.
         dry: Print the missing runs and their estimated time.
@@ -85,9 +88,11 @@ def run(
     )
 
     from torchcaps.papers.reproduce import missing, reproduce, seconds_before
+    from torchcaps.places.run import check_place
 
-    if seeds < 1 or at_once < 1:
+    if seeds < 1 or at_once < 0:
         raise UsageError("--seeds and --at-once are at least 1.")
+    check_place(on)
     jobs = missing(paper, tables, seeds, results, protocol, only)
     estimates = seconds_before(paper, results, protocol)
     for job in jobs if dry else ():
@@ -107,7 +112,7 @@ def run(
     failed: list[Any] = []
     with Progress(*columns, console=console) as progress:
         task = progress.add_task(f"{paper} {' '.join(tables)}", total=len(jobs))
-        for done in reproduce(jobs, at_once, data_root, results):
+        for done in reproduce(jobs, at_once, data_root, results, on):
             progress.advance(task)
             if done.error:
                 repeats = any(done.error == other.error for other in failed)

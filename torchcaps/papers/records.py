@@ -19,11 +19,14 @@ from pathlib import Path
 from typing import Any
 
 from torchcaps.errors import TorchcapsError, writing
+from torchcaps.papers.record_index import known_keys
 
 Line = dict[str, Any]
 RESULTS = Path("results")
 """The folder of the recorded results."""
 NEEDED = ("recipe", "seed", "protocol", "table", "row", "data", "split", "metric", "value", "date")
+BLOCK = 2**16
+"""Bytes that are read at once from the end of a file."""
 RUN = ("recipe", "seed", "protocol", "date")
 """Fields that identify a run recorded before runs had an identity."""
 PROBED = ("fit", "features", "how")
@@ -178,11 +181,12 @@ def _write(file: Any, data: bytes) -> None:
 
 def _end_last_line(path: Path) -> None:
     """Complete a last line without newline; move an incomplete one to a file beside this one."""
-    data = path.read_bytes()
-    whole = data.rfind(b"\n") + 1
-    if whole == len(data):
+    if not path.exists():
         return
-    if _parsed(data[whole:]) is not None:
+    whole, last = _last_line(path)
+    if not last:
+        return
+    if _parsed(last) is not None:
         with path.open("ab", buffering=0) as file:
             _write(file, b"\n")
         return
@@ -190,7 +194,7 @@ def _end_last_line(path: Path) -> None:
     with aside.open("ab", buffering=0) as file:
         before = aside.stat().st_size
         try:
-            _write(file, data[whole:] + b"\n")
+            _write(file, last + b"\n")
             os.fsync(file.fileno())
         except OSError:
             os.truncate(aside, before)
@@ -198,9 +202,32 @@ def _end_last_line(path: Path) -> None:
     os.truncate(path, whole)
 
 
+def _last_line(path: Path) -> tuple[int, bytes]:
+    """Where a last line without newline begins, and the line; reads from the end."""
+    with path.open("rb") as file:
+        start, last = file.seek(0, os.SEEK_END), b""
+        while start:
+            size = min(start, BLOCK)
+            file.seek(start - size)
+            block = file.read(size)
+            begin = block.rfind(b"\n") + 1
+            last, start = block[begin:] + last, start - size
+            if begin:
+                return start + begin, last
+    return 0, last
+
+
 def _key(line: Line) -> tuple[Any, ...]:
     probed = (line.get(name) for name in PROBED)
     return *run_of(line), line["data"], line["split"], line["metric"], *probed
+
+
+def _keys(data: bytes) -> Iterator[tuple[Any, ...]]:
+    """The keys of the result lines among some lines; malformed ones have no key."""
+    for text in data.split(b"\n"):
+        line = _parsed(text) if text.strip() else None
+        if line is not None and "kind" not in line and _known(line):
+            yield _key(line)
 
 
 def append_record(record: dict[str, Any], folder: Path, note: str = "") -> str:
@@ -208,7 +235,8 @@ def append_record(record: dict[str, Any], folder: Path, note: str = "") -> str:
     lines = _lines_of(record)
     path = results_file(lines[0]["paper"] if lines else "", folder)
     with _locked(path):  # of two that record one run the second finds its lines
-        known = {_key(line) for line in parse_lines(path)[0] if "kind" not in line}
+        _end_last_line(path)
+        known = known_keys(path, [_key(line) for line in lines], _keys)
         new = [line for line in lines if _key(line) not in known]
         if note and lines:
             provenance = {name: record[name] for name in ("command", "commit", "date", "device")}

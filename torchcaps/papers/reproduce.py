@@ -1,25 +1,22 @@
-"""Run what results/ lacks of a paper's tables, several runs side by side, resumable.
-
-Jobs go through joblib, so `joblib.parallel_config(backend="dask")` (or ray) around `reproduce`
-carries them to a cluster unchanged.
-"""
+"""Run what results/ lacks of a paper's tables, several runs side by side, resumable."""
 
 import shlex
 from collections.abc import Iterator
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
-from torchcaps.errors import Interrupted, TorchcapsError, UsageError, nearest
+from torchcaps import places
+from torchcaps.errors import TorchcapsError, UsageError, nearest
 from torchcaps.metrics.base import metric_of, read_metric
 from torchcaps.papers.pretraining import pretrained, same_run
 from torchcaps.papers.records import append_record, read, results_file
 from torchcaps.papers.tables import RESULTS, Table, counted_lines, get_table, list_tables
-from torchcaps.training.recipe import Recipe, with_root
+from torchcaps.training.recipe import Recipe, from_dict, to_dict, with_root
 from torchcaps.training.registry import get_recipe, has_protocol, recipes
 from torchcaps.training.run import Run, claimed, run_folder
 
@@ -186,63 +183,74 @@ def _table_metrics(recipe: Recipe, chosen: list[Table]) -> dict[str, None] | Non
     return more
 
 
-def run_job(job: Job, data_root: str, results: Path, beside: bool = False) -> Done:
-    """Start, resume or only record a run; its output goes to a log beside it.
+def train_and_record(
+    *,
+    recipe: dict[str, Any],
+    folder: str,
+    command: str,
+    metrics: list[str],
+    results: str,
+    in_turn: bool,
+    console: Console,
+) -> None:
+    """The job of a place: start, resume or only record a run, and compute further metrics.
 
-    beside: others run at the same time; on a GPU one run trains at a time
+    in_turn: others run at the same time; on a GPU one run trains at a time
     """
     import torch
 
     from torchcaps.training.evaluate import evaluate_metrics
     from torchcaps.training.loop import resume, start  # Lightning takes a second to import
 
-    job.folder.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        recipe = replace(get_recipe(job.recipe, job.protocol), seed=job.seed)
-        recipe = with_root(recipe, data_root)
-        if gpu := torch.cuda.is_available():
-            torch.compiler.reset()  # it gives up after eight compilations of one function
-        in_turn = beside and gpu and recipe.hardware.processes == 1
-        in_turn = in_turn or recipe.hardware.in_turn
-        recipe = replace(recipe, hardware=replace(recipe.hardware, in_turn=in_turn))
-        with job.folder.with_suffix(".log").open("a") as log:
-            console = Console(file=log)
-            with claimed(job.folder, recipe, console.print):
-                if (job.folder / "recipe.json").exists():
-                    if not same_run(job.folder, recipe):
-                        message = f"{job.folder} holds a run of another recipe; move it away."
-                        return Done(job, message)
-                    run = resume(job.folder, console, job.command, in_turn=in_turn)
-                else:
-                    ready = pretrained(recipe, console, results)
-                    run = start(ready, job.folder, console, job.command)
-        append_record(run.record(), results)
-        if job.metrics:
-            root = Path(data_root) if data_root else None
-            command = job.eval_command
-            for record in evaluate_metrics(run.folder, job.metrics, root, command):
-                append_record(record, results)
-    except Interrupted:  # Ctrl-C stops all runs
-        raise
-    except Exception as error:  # one run that fails leaves the others
-        return Done(job, str(error).strip().split("\n")[0] or type(error).__name__)
-    return Done(job)
+    wanted, place, lines = from_dict(recipe), Path(folder), Path(results)
+    if gpu := torch.cuda.is_available():
+        torch.compiler.reset()  # it gives up after eight compilations of one function
+    in_turn = in_turn and gpu and wanted.hardware.processes == 1
+    in_turn = in_turn or wanted.hardware.in_turn
+    wanted = replace(wanted, hardware=replace(wanted.hardware, in_turn=in_turn))
+    with claimed(place, wanted, console.print):
+        if (place / "recipe.json").exists():
+            if not same_run(place, wanted):
+                raise TorchcapsError(f"{place} holds a run of another recipe; move it away.")
+            run = resume(place, console, command, in_turn=in_turn)
+        else:
+            run = start(pretrained(wanted, console, lines), place, console, command)
+    append_record(run.record(), lines)
+    if metrics:
+        root = Path(wanted.data.root) if wanted.data.root else None
+        command = eval_command(place, tuple(metrics))
+        for record in evaluate_metrics(run.folder, tuple(metrics), root, command):
+            append_record(record, lines)
+
+
+def _at_a_place(job: Job, data_root: str, results: Path, in_turn: bool) -> places.Job:
+    recipe = replace(get_recipe(job.recipe, job.protocol), seed=job.seed)
+    arguments = {
+        "recipe": to_dict(with_root(recipe, data_root)),
+        "folder": str(job.folder),
+        "command": job.command,
+        "metrics": list(job.metrics),
+        "results": str(results),
+        "in_turn": in_turn,
+    }
+    return places.Job(
+        "torchcaps.papers.reproduce:train_and_record",
+        arguments,
+        name=f"{job.recipe} seed {job.seed}",
+        log=str(job.folder.with_suffix(".log")),
+    )
 
 
 def reproduce(
-    jobs: list[Job], at_once: int = 1, data_root: str = "", results: Path = RESULTS
+    jobs: list[Job],
+    at_once: int = 0,
+    data_root: str = "",
+    results: Path = RESULTS,
+    on: str = "local",
 ) -> Iterator[Done]:
-    """Run jobs side by side; yields each when it is done."""
-    from joblib import Parallel, delayed
-
-    pool = Parallel(n_jobs=at_once, return_as="generator_unordered")
-    beside = at_once != 1
-    try:
-        for done in pool(delayed(run_job)(job, data_root, results, beside) for job in jobs):
-            if done is not None:
-                yield done
-    except BrokenProcessPool:
-        raise TorchcapsError(
-            "The process of a run was killed, perhaps for memory. Run the command again, with a "
-            "smaller --at-once."
-        ) from None
+    """Run jobs at a place, `at_once` side by side; yields each when it is done."""
+    place = places.get_place(on, at_once)
+    wanted = [_at_a_place(job, data_root, results, place.shares_device) for job in jobs]
+    by_log = dict(zip((job.log for job in wanted), jobs, strict=True))
+    for outcome in places.run_jobs(wanted, place):
+        yield Done(by_log[outcome.job.log], outcome.error)

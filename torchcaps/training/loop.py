@@ -105,17 +105,29 @@ def _target_reached(training: Training) -> bool:
     return bool(target) and by_accuracy and best is not None and best >= target
 
 
+class Stop(threading.Event):
+    """Set by a signal, whose number it keeps."""
+
+    signal = 0
+
+    def by_signal(self, number: int, _frame: object) -> None:
+        self.signal = number
+        self.set()
+
+
 @contextmanager
-def _stop_signals() -> Iterator[threading.Event]:
-    """An event that Ctrl-C sets, or a scheduler's TERM or HUP, so that a step ends first."""
-    stop = threading.Event()
+def _stop_signals() -> Iterator[Stop]:
+    """An event that Ctrl-C sets, or a scheduler's TERM, HUP, USR1 or USR2 (preemption, time limit),
+    so that a step ends first.
+    """
+    stop = Stop()
     if threading.current_thread() is not threading.main_thread():
         yield stop
         return
-    signals = [signal.SIGINT, signal.SIGTERM]
+    signals = [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2]
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup outlives a logout
         signals.append(signal.SIGHUP)
-    previous = {number: signal.signal(number, lambda *_: stop.set()) for number in signals}
+    previous = {number: signal.signal(number, stop.by_signal) for number in signals}
     try:
         yield stop
     finally:
@@ -132,7 +144,7 @@ def train_to_end(
     return finish(training, command)
 
 
-def _steps(training: Training, stop: threading.Event, callbacks: Sequence[Callback]) -> None:
+def _steps(training: Training, stop: Stop, callbacks: Sequence[Callback]) -> None:
     recipe, state, per_round = training.recipe, training.state, training.round
     device = training.context.fabric.device
     training.context.task.train()
@@ -161,6 +173,8 @@ def _steps(training: Training, stop: threading.Event, callbacks: Sequence[Callba
                 ended = [callback(dict(line)) is False for callback in callbacks]
                 ended = training.on_any_process(any(ended))
                 state.finished = ended or _target_reached(training) or state.step >= training.total
+                if training.run.stop_file.exists():
+                    stop.set()
                 round_start = time.monotonic()
             now = time.monotonic()
             state.seconds = before + now - start
@@ -170,7 +184,7 @@ def _steps(training: Training, stop: threading.Event, callbacks: Sequence[Callba
                 training.save()
                 saved = time.monotonic()
             if stopping and not state.finished:
-                raise Interrupted(str(training.run.folder))
+                raise Interrupted(str(training.run.folder), stop.signal)
 
 
 def start(
@@ -253,6 +267,7 @@ def resume(
             explain_failures(run.folder, processes),
         ):
             if not run.finished:  # it may have ended since
+                run.stop_file.unlink(missing_ok=True)
                 _continue(run, recipe, changes, console, command, callbacks)
     elif recipe.hardware.processes == 1 and len(list(run.checkpoints.glob("*"))) > 1:
         # killed after its record was written, before its checkpoints were reduced to the last

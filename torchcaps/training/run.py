@@ -117,6 +117,12 @@ class Run:
         return self.folder / "metrics.jsonl"
 
     @property
+    def stop_file(self) -> Path:
+        """Training ends with a checkpoint after the validation that finds this file; a resume
+        removes it."""
+        return self.folder / "stop"
+
+    @property
     def checkpoints(self) -> Path:
         return self.folder / "checkpoints"
 
