@@ -11,7 +11,7 @@ from torchcaps.errors import UsageError
 
 
 def data(
-    action: Annotated[Literal["get", "check", "show", "compare"], Positional],
+    action: Annotated[Literal["get", "check", "show", "compare", "pack"], Positional],
     name: Annotated[str, Positional, arg(metavar="DATA")],
     other: Annotated[str, Positional, arg(metavar="OTHER", help_behavior_hint="")] = "",
     /,
@@ -20,15 +20,18 @@ def data(
     force: bool = False,
     json: bool = False,
 ) -> None:
-    """Download, check or show a data set, or compare two.
+    """Download, check, show or pack a data set, or compare two.
+
+    `pack` writes images as Arrow shards for training sets beyond memory: of a folder, hf:USER/SET
+    or webdataset:FOLDER, in their own sizes or with ,size=. It needs 'torchcaps[packed]'.
 
     Examples: torchcaps data show digits · torchcaps data get mnist · torchcaps data check cifar10 ·
-    torchcaps data compare affnist affnist-like:mnist
+    torchcaps data compare affnist affnist-like:mnist · torchcaps data pack photos,size=256 OUT
 
     Args:
-        action: Download missing files, verify checksums, draw a contact sheet, or compare ink.
-        name: A data set, from `torchcaps list data`.
-        other: The data set to compare with.
+        action: Download files, verify checksums, draw a contact sheet, compare ink or pack images.
+        name: A data set, from `torchcaps list data`; for `pack` the source.
+        other: The data set to compare with; for `pack` the folder to write.
         data_root: Folder of the data sets; default: the platform's cache folder.
         out: The PNG that `show` writes; default: <name>.png.
         force: Replace the PNG.
@@ -38,8 +41,13 @@ def data(
     from torchcaps.data.registry import check
     from torchcaps.outputs import check_file
 
-    if (action == "compare") != bool(other):
-        raise UsageError("torchcaps data compare takes two data sets, the other actions take one.")
+    if (action in ("compare", "pack")) != bool(other):
+        raise UsageError(
+            "torchcaps data compare takes two data sets, torchcaps data pack a source and a new "
+            "folder, the other actions one data set."
+        )
+    if action == "pack":
+        return _pack(name, other, json)
     if action == "compare":
         return _compare(load(name, data_root).test, load(other, data_root).test, json)
     sheet = out or Path(name.replace("/", "-").replace(":", "-").replace(",", "-") + ".png")
@@ -50,7 +58,7 @@ def data(
     facts: dict[str, Any] = {"name": loaded.name}
     facts |= {"train": len(loaded.train), "val": len(loaded.val), "test": len(loaded.test)}
     facts |= {"image": list(loaded.image_shape), "classes": loaded.num_classes}
-    facts |= {"note": loaded.note}
+    facts |= {"note": loaded.note, "images": loaded.storage}
     if checked is not None:
         facts["checked"] = checked or "its contents (no file with a known checksum)"
     if action == "show":
@@ -63,6 +71,36 @@ def data(
     if json:
         return print_json(facts)
     console.print("  ".join(f"{k} {v}" for k, v in facts.items() if v != ""))
+
+
+def _pack(source: str, out: str, json: bool) -> None:
+    """Write a pack, with a progress bar on a terminal."""
+    import sys
+
+    from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from torchcaps.data.sets.packed import pack_source
+
+    columns = TextColumn("packed"), MofNCompleteColumn(), TimeElapsedColumn()
+    hidden = json or not sys.stderr.isatty()
+    with Progress(*columns, console=console, disable=hidden, transient=True) as bar:
+        task = bar.add_task("packed", total=None)
+        manifest = pack_source(source, out, lambda count: bar.advance(task, count))
+    shards = manifest["shards"]
+    facts = {
+        "folder": out, "images": sum(s["images"] for s in shards), "shards": len(shards),
+        "bytes": sum(s["bytes"] for s in shards), "size": manifest["size"],
+        "coding": manifest["coding"], "broken": sum(s["broken"] for s in shards),
+    }  # fmt: skip
+    if json:
+        return print_json(facts)
+    size = "x".join(map(str, facts["size"])) if facts["size"] else "several sizes"
+    left_out = f", {facts['broken']} broken ones left out" if facts["broken"] else ""
+    say(
+        f"wrote {out}: {facts['images']:,} images of {size}{left_out}, "
+        f"{facts['bytes'] / 1e6:,.1f} MB in {len(shards)} shards. Train on it: --data packed:{out}"
+        + ("" if facts["size"] else ",size=64")
+    )
 
 
 def _compare(one: Any, other: Any, json: bool) -> None:

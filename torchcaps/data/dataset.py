@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from torchcaps.data.stream import prefetch, together
 from torchcaps.errors import TorchcapsError
 from torchcaps.functional import counter_uniform
 
@@ -38,7 +39,11 @@ class Batch:
 
 @dataclass(frozen=True)
 class Split:
-    """Images [N,C,H,W] uint8, labels [N] or [N,2] (-1: no label), and factors of variation [N]."""
+    """Images [N,C,H,W] uint8, labels [N] or [N,2] (-1: no label), and factors of variation [N].
+
+    For images that do not fit in memory `StoredImages` stands in for the tensor; `batch` reads and
+    decodes them.
+    """
 
     images: Tensor
     labels: Tensor
@@ -70,6 +75,8 @@ class Split:
     def batches(self, size: int) -> Iterator[Batch]:
         """Iterate over the split in order; the last batch may be smaller."""
         for start in range(0, len(self), size):
+            for ahead in (start, start + size):
+                prefetch(self.images, slice(ahead, ahead + size))
             yield self.batch(slice(start, start + size))
 
 
@@ -79,7 +86,7 @@ def joined(one: Split, two: Split) -> Split:
     targets = None
     if one.targets is not None and two.targets is not None:
         targets = torch.cat([one.targets, two.targets])
-    images, labels = torch.cat([one.images, two.images]), torch.cat([one.labels, two.labels])
+    images, labels = together(one.images, two.images), torch.cat([one.labels, two.labels])
     return Split(images, labels, factors, targets)
 
 
@@ -108,6 +115,8 @@ class Dataset:
     files: str = ""
     """The sha256 of the names, classes and splits of a folder's images, which determine the splits;
     empty for other data sets."""
+    storage: str = ""
+    """Where the images are, if their size decided that: in memory or on disk."""
 
     def __repr__(self) -> str:
         splits = (f"{name}={getattr(self, name)}" for name in ("train", "val", "test"))

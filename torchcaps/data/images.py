@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
 from threading import Lock
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 import torch
@@ -83,16 +83,23 @@ def read_image(
             with _decode_alone if pixels > ALONE_PIXELS else nullcontext():
                 ImageOps.exif_transpose(image, in_place=True)
                 image = _flatten(image, mode)
-                scale = max(columns / image.width, rows / image.height)
-                width = max(columns, round(image.width * scale))
-                height = max(rows, round(image.height * scale))
-                image = image.resize((width, height), Image.Resampling.LANCZOS, reducing_gap=3.0)
-            left, top = (width - columns) // 2, (height - rows) // 2
-            array = np.asarray(image.crop((left, top, left + columns, top + rows)))
+                array = cover(image, rows, columns)
     except Exception as error:  # a broken image file makes Pillow raise many kinds
         name = path if isinstance(path, Path) else "This"
         raise TorchcapsError(f"{name}: not an image ({_reason(error, path)}).") from None
     return torch.from_numpy(array.copy()).reshape(rows, columns, -1).permute(2, 0, 1).contiguous()
+
+
+def cover(image: Any, rows: int, columns: int) -> np.ndarray:
+    """A Pillow image, resized with antialiasing to cover a size; the center. -> [H,W] or [H,W,C]"""
+    from PIL import Image
+
+    scale = max(columns / image.width, rows / image.height)
+    width = max(columns, round(image.width * scale))
+    height = max(rows, round(image.height * scale))
+    image = image.resize((width, height), Image.Resampling.LANCZOS, reducing_gap=3.0)
+    left, top = (width - columns) // 2, (height - rows) // 2
+    return np.asarray(image.crop((left, top, left + columns, top + rows)))
 
 
 def _reason(error: Exception, path: Path | IO[bytes]) -> str:

@@ -22,6 +22,8 @@ class Entry:
     remotes: tuple[Remote, ...]
     revision: int = 1
     """Raised when a change of the code changes the images that this name stands for."""
+    verify: Callable[[str], list[str]] | None = None
+    """For sets with checksums of their own: compares them. argument -> the verified files"""
 
     @property
     def base(self) -> bool:
@@ -32,11 +34,17 @@ class Entry:
 DATASETS = Registry[Entry]("data set", "data")
 
 
-def register(name: str, summary: str, remotes: tuple[Remote, ...] = (), revision: int = 1):
+def register(
+    name: str,
+    summary: str,
+    remotes: tuple[Remote, ...] = (),
+    revision: int = 1,
+    verify: Callable[[str], list[str]] | None = None,
+):
     """Put a loader `(root, [argument], *, seed, …) -> Dataset` under a name."""
 
     def add(function: Callable[..., Dataset]) -> Callable[..., Dataset]:
-        DATASETS[name] = Entry(name, summary, function, remotes, revision)
+        DATASETS[name] = Entry(name, summary, function, remotes, revision, verify)
         return function
 
     return add
@@ -52,6 +60,8 @@ def entry(text: str) -> Entry:
 
 def check(name: str, root: str | Path | None = None) -> list[str]:
     """Compare the files under the root with their checksums. -> the verified files"""
+    if verify := entry(name).verify:
+        return verify(parse(name)[1] or "")
     folder = Path(root).expanduser() if root else default_root()
     remotes = [remote for remote in entry(name).remotes if (folder / remote.path).exists()]
     for remote in remotes:

@@ -39,7 +39,8 @@ MANY_PARAMETERS = 50_000_000
 WARMUP_STEPS = 10
 """Steps after which a run has compiled and may wait for the device lock."""
 MACHINE_FIELDS = (
-    "data.root", "hardware.in_turn", "checkpoint_seconds", "tensorboard", "record",
+    "data.root", "hardware.in_turn", "hardware.decode_threads", "checkpoint_seconds", "tensorboard",
+    "record",
 )  # fmt: skip
 """Fields that a resume may set for its machine; the results stay the same."""
 
@@ -224,6 +225,8 @@ def start(
 def _remarks(training: Training) -> Iterator[str]:
     """What the user should know before the first step."""
     context, model = training.context, training.context.task.model
+    if context.data.storage:
+        yield f"{context.data.name}: {context.data.storage}."
     if context.init_report:
         yield context.init_report
     if context.unlabelled:

@@ -100,6 +100,8 @@ class HardwareSpec:
     """torch.compile of forward and loss; `graphs`: with CUDA graphs; `auto`: graphs on a GPU."""
     in_turn: bool = False
     """Train one run at a time on a GPU that several runs share; the others load or evaluate."""
+    decode_threads: int = 0
+    """Threads that read and decode images on disk. 0: one per core, at most 8."""
 
     @property
     def processes(self) -> int:

@@ -8,6 +8,7 @@ from lightning_fabric import Fabric
 
 from torchcaps.data import Augment, Dataset, Loader
 from torchcaps.data.registry import shared_loads
+from torchcaps.data.stream import StoredImages, default_threads
 from torchcaps.errors import TorchcapsError
 from torchcaps.metrics.base import PreparedMetric, prepare, read_metric
 from torchcaps.models.base import SIZES, Model
@@ -133,7 +134,7 @@ RANGES = {
     "optimizer.momentum": (0, 0.99999), "optimizer.beta": (0, 0.99999), "optimizer.eps": (0, 1),
     "optimizer.clip": (0, 1e9), "optimizer.ema": (0, 1), "optimizer.accumulate": (1, 10**6),
     "schedule.warmup": (0, 1), "schedule.gamma": (0, 1e3), "schedule.period": (1, 10**9),
-    "schedule.final": (0, 1), "hardware.num_nodes": (1, 10**5),
+    "schedule.final": (0, 1), "hardware.num_nodes": (1, 10**5), "hardware.decode_threads": (0, 512),
 }  # fmt: skip
 """The least and the largest value of a number in a recipe."""
 
@@ -183,6 +184,9 @@ def set_up(
             for group in (recipe.metrics, recipe.watch)
         )  # fmt: skip
     data = data.to(fabric.device)
+    if isinstance(data.train.images, StoredImages):
+        threads = recipe.hardware.decode_threads or default_threads(recipe.hardware.devices)
+        data.train.images.store.use_threads(threads)
     torch.manual_seed(recipe.seed)
     task = build_task(recipe)
     if model is not None:

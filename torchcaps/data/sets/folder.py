@@ -20,13 +20,12 @@ from torch import Tensor
 
 from torchcaps.data.dataset import Dataset, Split, hold_out, with_validation
 from torchcaps.data.images import SUFFIXES, Size, as_size, list_images, read_images
+from torchcaps.data.records import SPLITS, FileRecords, ranges
 from torchcaps.data.registry import register
 from torchcaps.data.source import sha256
+from torchcaps.data.stream import Decoder, images_of, must_stay_on_disk
 from torchcaps.errors import TorchcapsError
 
-_KIND = {"train": "train", "training": "train", "test": "test", "testing": "test"} | dict.fromkeys(
-    ("val", "valid", "validation", "dev"), "val"
-)
 _FILES = ("file", "filename", "file_name", "image", "image_id", "path", "id")
 _LABELS = ("label", "class", "category", "target")
 Others = Literal["refuse", "ignore", "classes"]
@@ -52,31 +51,60 @@ def load_folder(
     others: str = "refuse",
     skip_broken: bool = False,
     labels: str = "",
+    in_memory: str = "auto",
 ) -> Dataset:
     """Load the images of a folder with its splits, or with new splits if it has none."""
     if mode not in ("L", "RGB"):
         raise TorchcapsError(f"mode={mode!r}: give L (gray) or RGB.")
+    sides = as_size(size)
+    files, classes, notes = list_files(folder, labels, others)
+    notes = [note, *notes] if note else notes
+    storage = ""
+    if must_stay_on_disk(len(files), sides, mode, in_memory):
+        records = file_records(name, folder, files, classes)
+        images, storage = images_of(records, Decoder(sides, mode), "false")
+        data = Split(images, records.labels)
+        splits = {split: data[rows.start : rows.stop] for split, rows in records.splits.items()}
+        readable = files
+    else:
+        readable, splits = _read(files, classes, sides, mode, skip_broken)
+    if broken := len(files) - len(readable):
+        notes.append(f"{broken} of {len(files)} files could not be read and are left out")
+    if unreadable := sorted(set(classes) - {f.label for f in readable}):
+        raise TorchcapsError(f"{folder}: no image of {', '.join(unreadable)} can be read.")
+    data = split_up(name, folder, splits, classes, seed, "; ".join(notes))
+    return replace(data, files=_identity(folder, readable), storage=storage)
+
+
+def list_files(
+    folder: Path, labels: str = "", others: str = "refuse"
+) -> tuple[list[File], tuple[str, ...], list[str]]:
+    """The images of a folder, their classes, and remarks."""
     if others not in ("refuse", "ignore", "classes"):
         raise TorchcapsError(f"others={others}: give ignore or classes.")
     if not folder.is_dir():
         raise TorchcapsError(f"{folder}: no such folder.")
-    sides = as_size(size)
     images = list_images(folder)
     if not images:
         raise TorchcapsError(f"{folder}: no images ({', '.join(sorted(SUFFIXES))}) in it.")
     files = _from_table(folder, images, labels) if labels else _from_tree(folder, images, others)
     unused = len(images) - len(files)
-    notes = [note] if note else []
-    if unused:
-        notes.append(f"{unused} images without a row or split are left out")
-    classes = _classes(folder, files)
-    readable, splits = _read(files, classes, sides, mode, skip_broken)
-    if broken := len(files) - len(readable):
-        notes.append(f"{broken} of {len(files)} files could not be read and are left out")
-    if unreadable := sorted(set(classes) - {f.label for f in readable}):
-        raise TorchcapsError(f"{folder}: no image of {', '.join(unreadable)} can be read.")
-    data = _split(name, folder, splits, classes, seed, "; ".join(notes))
-    return replace(data, files=_identity(folder, readable))
+    notes = [f"{unused} images without a row or split are left out"] if unused else []
+    return files, _classes(folder, files), notes
+
+
+def file_records(
+    name: str, folder: Path, files: list[File], classes: tuple[str, ...]
+) -> FileRecords:
+    """The files of a folder by number, the splits one after the other."""
+    order = ["", "train", "val", "test"]
+    files = sorted(files, key=lambda f: order.index(f.split))
+    places = {label: number for number, label in enumerate(classes)}
+    numbers = torch.tensor([-1 if f.label is None else places[f.label] for f in files])
+    splits = ranges([f.split for f in files])
+    return FileRecords(
+        name, folder, [f.path for f in files], classes, numbers, splits, _identity(folder, files)
+    )
 
 
 def _identity(folder: Path, files: list[File]) -> str:
@@ -89,7 +117,7 @@ def _from_tree(folder: Path, images: list[Path], others: str) -> list[File]:
     """Labels and splits from class folders, with or without train/val/test above them."""
     relative = [(path, path.relative_to(folder).parts) for path in images]
     tops = sorted({parts[0] for _, parts in relative if len(parts) > 1})
-    kinds = {top: _KIND[top.lower()] for top in tops if top.lower() in _KIND}
+    kinds = {top: SPLITS[top.lower()] for top in tops if top.lower() in SPLITS}
     if not kinds or others == "classes":
         return [File(p, parts[0] if len(parts) > 1 else None, "") for p, parts in relative]
     other_folders = [top for top in tops if top not in kinds]
@@ -142,10 +170,10 @@ def _from_table(folder: Path, images: list[Path], labels: str) -> list[File]:
         name = (row[file_column] or "").strip()
         path = by_name.get(Path(name).as_posix()) if name else None
         split = (row.get(columns.get("split", "")) or "").strip().lower()
-        if path is None or (split and split not in _KIND) or not row[label_column]:
+        if path is None or (split and split not in SPLITS) or not row[label_column]:
             unknown.append(f"{name or '(empty)'}{f' ({split})' if split else ''}")
         else:
-            files.append(File(path, row[label_column].strip(), _KIND.get(split, "")))
+            files.append(File(path, row[label_column].strip(), SPLITS.get(split, "")))
     if unknown:
         more = f" and {len(unknown) - 10} more" if len(unknown) > 10 else ""
         raise TorchcapsError(
@@ -183,7 +211,7 @@ def _read(
     return readable, splits
 
 
-def _split(
+def split_up(
     name: str,
     folder: Path,
     splits: dict[str, Split],
@@ -223,7 +251,7 @@ def _hold_out(folder: Path, labels: Tensor, seed: int) -> tuple[Tensor, Tensor]:
 @register(
     "folder",
     "your own images: folder:PATH[,size=64|48x64][,mode=RGB|L][,labels=FILE.csv]"
-    "[,others=ignore|classes][,skip_broken=true]",
+    "[,others=ignore|classes][,skip_broken=true][,in_memory=false]",
 )
 def folder(
     root: Path,
@@ -235,6 +263,7 @@ def folder(
     labels: str = "",
     others: str = "refuse",
     skip_broken: bool = False,
+    in_memory: str = "auto",
 ) -> Dataset:
     """Class subfolders, with or without train/val/test above them; other images have no labels."""
     del root
@@ -247,4 +276,5 @@ def folder(
         labels=labels,
         others=others,
         skip_broken=skip_broken,
+        in_memory=in_memory,
     )
