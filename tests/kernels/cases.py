@@ -99,6 +99,18 @@ CASES = [
         {"window": W(3, 2, 1), "final_lambda": 1.0},
     ),
     Case(
+        "em-conv-damped",  # as the authors' program, but for the competition
+        _em,
+        [(2, 5, 4, 1, 9), (9, 3, 3, 3), (-2, 5, 4, 1), (3,), (3,)],
+        {
+            "window": W(3, 2, 1),
+            "final_lambda": 1.0,
+            "damping": 0.1,
+            "log_variance": True,
+            "mass_floor": 1e-5,
+        },
+    ),
+    Case(
         "em-conv-window",
         _em,
         [(2, 5, 4, 3, 16), (27, 5, 4, 4), (-2, 5, 4, 3), (5,), (5,)],

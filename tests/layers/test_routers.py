@@ -76,8 +76,8 @@ def test_router_holds_only_options():
         for _ in range(2)
     )
     assert one.router is two.router and one.beta_a is not two.beta_a
-    text = "EM(num_iters=2, std=0.3, compete='all', final_lambda=0.01)"
-    assert EM(num_iters=2) == em and repr(em) == text
+    assert EM(num_iters=2) == em != EM(num_iters=3)
+    assert repr(em).startswith("EM(num_iters=2, std=0.3, compete='all', ")
 
 
 @pytest.mark.parametrize("name", sorted(set(ROUTERS) - {"favourite"}))

@@ -7,6 +7,7 @@ import torch
 
 import torchcaps
 from torchcaps.errors import TorchcapsError
+from torchcaps.layers import EM
 from torchcaps.models.registry import config_from_dict, from_folder, model_config
 from torchcaps.training.recipe import Recipe, essence
 
@@ -28,6 +29,28 @@ def test_a_child_shares_out_one():
     given = [layer.coupling.flatten(1).sum(1) for layer in layers[1:]]
     for sums, children in zip(given, (9 * 9 * 2, 4 * 4 * 3, 2 * 2 * 2), strict=True):
         torch.testing.assert_close(sums, torch.full_like(sums, children))
+
+
+def test_the_authors_code():
+    """Its options in every layer, its initial weights; and it learns."""
+    torch.manual_seed(0)
+    model = torchcaps.create_model("em-capsnet", official=True, **TINY)
+    assert model.first.router == model.second.router == EM.official(2)
+    assert model.classes.router == EM.official(2, classes=True)
+    assert model.classes.coordinates == "first" and model.active.bias.unique().item() == -1
+    assert model.classes.weight.std() < 0.02 and model.primary.conv.weight.std() > 0.3
+    images, labels = torch.rand(8, 1, 24, 24), torch.arange(8)
+    optimizer = torch.optim.Adam(model.parameters(), 1e-2)
+    losses = []
+    for _ in range(30):
+        loss = torch.nn.functional.cross_entropy(model(images).logits, labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0] - 0.05
+    with pytest.raises(TorchcapsError, match="official=True decides routing and compete"):
+        torchcaps.create_model("em-capsnet", official=True, compete="window", **TINY)
 
 
 def test_variational_bayes_takes_its_place():
@@ -63,5 +86,5 @@ def test_the_field_of_the_configuration():
     printed, windows = (model_config("em-capsnet", compete=c) for c in ("all", "window"))
     assert essence(Recipe(model=printed))["model.compete"] == "all", "digests are as they were"
     assert "model.compete" not in essence(Recipe(model=windows))
-    with pytest.raises(TorchcapsError, match="not one of all, window"):
+    with pytest.raises(TorchcapsError, match="not one of all, window, places, released"):
         model_config("em-capsnet", compete="each")

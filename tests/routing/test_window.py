@@ -47,15 +47,16 @@ def test_types_share_transforms_over_positions():
     )
 
 
-@pytest.mark.parametrize("rows", [1, 3])
-def test_coordinates_are_added_to_the_votes(rows):
+@pytest.mark.parametrize("rows, to", [(1, "column"), (3, "column"), (3, "first")])
+def test_coordinates_are_added_to_the_votes(rows, to):
     poses, weight = torch.randn(2, 4, 5, 2, rows * 3), torch.randn(40, 6, 3, 3)
     flat = lambda p: p.flatten(1, 3)  # noqa: E731
     before = form_votes(flat(poses), weight)
-    after = form_votes(*(lambda p, w: (flat(p), w))(*add_coordinates(poses, weight)))
+    after = form_votes(*(lambda p, w: (flat(p), w))(*add_coordinates(poses, weight, to=to)))
     added = (after - before).view(2, 4, 5, 2, 6, rows, 3)
-    first = added[..., 0, 0] if rows == 1 else added[..., 0, 2]
-    second = added[..., 0, 1] if rows == 1 else added[..., 1, 2]
+    row = rows == 1 or to == "first"
+    first = added[..., 0, 0] if row else added[..., 0, 2]
+    second = added[..., 0, 1] if row else added[..., 1, 2]
     y = ((torch.arange(4) + 0.5) / 4)[None, :, None, None, None].expand_as(first)
     x = ((torch.arange(5) + 0.5) / 5)[None, None, :, None, None].expand_as(second)
     torch.testing.assert_close(first, y, atol=1e-5, rtol=0)

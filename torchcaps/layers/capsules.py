@@ -1,7 +1,7 @@
 """Capsule layers: dense, convolutional, pointwise, primary and class capsules."""
 
 import math
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +26,7 @@ class RoutedCaps(nn.Module):
         routing: str | Router,
         *,
         matrix: bool = False,
-        coordinates: bool = False,
+        coordinates: bool | Literal["first"] = False,
         impl: Impl = "auto",
     ):
         super().__init__()
@@ -104,7 +104,8 @@ class RoutedCaps(nn.Module):
                 raise TorchcapsError(
                     f"Coordinates need a grid [B,H,W,I,D]; got {list(poses.shape)}."
                 )
-            poses, weight = add_coordinates(poses, weight)
+            to = "first" if self.coordinates == "first" else "column"
+            poses, weight = add_coordinates(poses, weight, to=to)
         if window is None and poses.dim() == 5:
             poses = poses.flatten(1, 3)
             activations = None if activations is None else activations.flatten(1)
@@ -134,7 +135,8 @@ class DenseCaps(RoutedCaps):
 
     shared: use one transform for all children instead of one each; or a number of types, each with
     one transform for all positions of a grid. matrix: use square matrices as poses instead of
-    vectors. coordinates: add the child's position on the grid to its votes.
+    vectors. coordinates: add the child's position on the grid to its votes, to the last column of
+    matrices; "first": to their first row.
     """
 
     letters = "[B,I,D] -> [B,J,E]"
@@ -149,7 +151,7 @@ class DenseCaps(RoutedCaps):
         routing: str | Router = "dynamic",
         shared: bool | int = False,
         matrix: bool = False,
-        coordinates: bool = False,
+        coordinates: bool | Literal["first"] = False,
         impl: Impl = "auto",
     ):
         num = in_caps if shared is False else int(shared)
@@ -192,7 +194,7 @@ class ConvCaps(RoutedCaps):
         routing: str | Router = "dynamic",
         shared: bool = False,
         matrix: bool = False,
-        coordinates: bool = False,
+        coordinates: bool | Literal["first"] = False,
         impl: Impl = "auto",
     ):
         children = kernel_size**2 * in_caps

@@ -7,8 +7,9 @@ parameters belong to the layer. To add a routing, subclass `Router` and decorate
 """
 
 import dataclasses
+import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import torch
@@ -233,11 +234,16 @@ class _Mixture(Router):
     num_iters: int = 3
     std: float = 0.3
     """Standard deviation of the initial transforms."""
-    compete: Compete = field(default="all", kw_only=True)
-    """Normalize a child over the parents of all windows that see it, or within each window."""
+    compete: Compete = "all"
+    """Normalize a child over the parents of all windows that see it, or within each window; of EM
+    also over places, see `torchcaps.routing.competition`."""
+    beta_u: float = 0.0
+    beta_a: float = 0.0
+    """Initial costs."""
 
     def parts(self, sizes: Sizes) -> dict[str, nn.Parameter | nn.Module]:
-        return {name: nn.Parameter(torch.zeros(sizes.out_caps)) for name in ("beta_u", "beta_a")}
+        starts = {"beta_u": self.beta_u, "beta_a": self.beta_a}
+        return {n: nn.Parameter(torch.full((sizes.out_caps,), v)) for n, v in starts.items()}
 
     def start(self, weight: Tensor, sizes: Sizes) -> None:
         nn.init.normal_(weight, std=self.std)
@@ -251,10 +257,37 @@ class EM(_Mixture):
     function = staticmethod(em_routing)
     final_lambda: float = FINAL_LAMBDA
     """Inverse temperature in the limit of many iterations."""
+    damping: float = 0.0
+    """Share of the previous mean in a mean."""
+    log_variance: bool = False
+    """Use the logarithm of the variance in the cost, not of the standard deviation."""
+    mass_floor: float = 0.0
+    """Added to the mass of a parent."""
+    scale_u: float = 1.0
+    scale_a: float = 1.0
+    """Factors of the learned costs; without a large one Adam hardly moves an activation's logit."""
+
+    @classmethod
+    def official(cls, num_iters: int = 3, *, classes: bool = False) -> "EM":
+        """EM routing as its authors' program runs it, in a convolutional or in the class layer."""
+        layer = {"std": 0.3, "mass_floor": 1e-7, "beta_u": 0.5, "beta_a": -0.5}
+        if classes:
+            layer = {"std": 0.01, "mass_floor": 1e-5, "beta_u": 2.0, "beta_a": -1.0}
+            layer["final_lambda"] = FINAL_LAMBDA / 4
+        return cls(
+            num_iters=num_iters,
+            damping=0.1,
+            log_variance=True,
+            scale_u=math.log(2 * math.pi) + 1,
+            scale_a=5000.0,
+            compete="window" if classes else "released",
+            **layer,
+        )
 
     def __call__(self, layer, poses, activations, weight, **common) -> Capsules:
-        betas = (layer.beta_u, layer.beta_a, self.num_iters)
-        common |= {"final_lambda": self.final_lambda, "compete": self.compete}
+        betas = (self.scale_u * layer.beta_u, self.scale_a * layer.beta_a, self.num_iters)
+        names = ("final_lambda", "compete", "damping", "log_variance", "mass_floor")
+        common |= {name: getattr(self, name) for name in names}
         return Capsules(*em_routing(poses, activations, weight, *betas, **common))
 
 

@@ -134,9 +134,10 @@ class Model(nn.Module):
     _num_features: int | None = None
     class_names: tuple[str, ...] = ()
     """Names of the classes that it was trained on, in the order of its logits, where known."""
-    coupling_sums: Literal["one", "at most one", "one over windows"] = "one"
+    coupling_sums: Literal["one", "at most one", "one over windows", "any"] = "one"
     """Sum of a child's couplings over its parents: one in each window, at most one if a child may
-    have no parent, or one over all windows that see it."""
+    have no parent, one over all windows that see it, or any if parents of one type do not compete
+    with those of another."""
     grouped: bool = True
     """Whether capsules that are as many as the classes are those of the classes."""
 

@@ -10,6 +10,11 @@ A child's assignments sum to one over all parents that see it, types and positio
 Differs from the paper: not in the layers (this is its small size: A=64, B=8, C=D=16); the loss
 belongs to the task (`--task.loss spread`) and has a fixed margin of 0.2, the value of the authors'
 growing margin in its first 100,000 steps.
+
+The authors' code differs from their text. `official=True` is their code: routing by `EM.official`,
+initial weights, and coordinates in the first two entries of a vote instead of its last column (of
+the grid in [0,1]; theirs are in hundredths of pixels about the center). On affNIST it is no better
+(docs/robustness.md), so the recipes follow the text.
 """
 
 from dataclasses import dataclass, field, replace
@@ -28,11 +33,13 @@ from torchcaps.layers import (
     DenseCaps,
     Normalize,
     PrimaryCaps,
+    Router,
     make_backbone,
 )
 from torchcaps.layers.stems import ConvStem, conv_out
 from torchcaps.models.base import Model, ModelConfig, Output
 from torchcaps.models.registry import register
+from torchcaps.routing.competition import PLACES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,15 +59,26 @@ class EMCapsNetConfig(ModelConfig):
     """Routing iterations in every layer."""
     routing: Literal["em", "vb"] = "em"
     """EM, or variational Bayes (Ribeiro et al. 2020)."""
-    compete: Literal["all", "window"] = field(default="all", metadata={"digest_default": "window"})
-    """Parents that compete for a child: all that see it, or those of each window separately."""
+    compete: Literal["all", "window", "places", "released"] = field(
+        default="all", metadata={"digest_default": "window"}
+    )
+    """Parents that compete for a child: all that see it, or those of each window separately; or
+    places instead of types, see `torchcaps.routing.competition`."""
+    official: bool = False
+    """EM routing, competition and initial weights of the authors' code."""
 
 
 class EMCapsNet(Model):
     def __init__(self, config: EMCapsNetConfig):
         super().__init__()
         self.config = c = config
+        if c.official and (c.routing != "em" or c.compete != "all"):
+            raise TorchcapsError(
+                "official=True decides routing and compete. Leave out these options."
+            )
         self.coupling_sums = "one over windows" if c.compete == "all" else "one"
+        if c.official or c.compete in PLACES:
+            self.coupling_sums = "any"
         primary, first, second = c.num_types
         dim = c.pose_dim
         channels, narrowed = c.channels, lambda side: conv_out(side, 5, 2)
@@ -86,7 +104,12 @@ class EMCapsNet(Model):
             squash=False,
         )
         self.active = nn.Conv2d(channels, primary, 1)
-        router = {"em": EM, "vb": VB}[c.routing](num_iters=c.num_iters, compete=c.compete)
+        router: Router = {"em": EM, "vb": VB}[c.routing](num_iters=c.num_iters, compete=c.compete)
+        if c.official:
+            router = EM.official(c.num_iters)
+            nn.init.normal_(self.primary.conv.weight, std=0.5)
+            nn.init.normal_(self.active.weight, std=3.0)
+            nn.init.constant_(self.active.bias, -1.0)  # pyright: ignore  (it has a bias)
         self.first, self.second = (
             ConvCaps(
                 in_caps=children,
@@ -100,12 +123,14 @@ class EMCapsNet(Model):
             )
             for children, parents, stride in ((primary, first, 2), (first, second, 1))
         )
-        last = VB(num_iters=c.num_iters, std=0.1)
-        if c.routing == "em":
+        last: Router = VB(num_iters=c.num_iters, std=0.1)
+        if c.official:
+            last = EM.official(c.num_iters, classes=True)
+        elif c.routing == "em":
             last = EM(num_iters=c.num_iters, std=0.1, final_lambda=0.0025)
         self.classes = DenseCaps(
             in_caps=places * second, in_dim=dim, out_caps=c.num_classes, out_dim=dim,
-            routing=last, shared=second, matrix=True, coordinates=True,
+            routing=last, shared=second, matrix=True, coordinates="first" if c.official else True,
         )  # fmt: skip
 
     def forward_features(self, images: Tensor) -> Tensor:

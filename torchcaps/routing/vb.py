@@ -30,6 +30,7 @@ from torchcaps.errors import TorchcapsError
 from torchcaps.routing.competition import (
     Compete,
     Competition,
+    PlaceCompetition,
     assign,
     find_competition,
     first_assignments,
@@ -50,7 +51,7 @@ def vb_routing_reference(
     *,
     alpha0: float = 1.0,
     kappa0: float = 1.0,
-    competition: Competition | None = None,
+    competition: Competition | PlaceCompetition | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Variational Bayes routing by the formula above; stores all votes.
 
@@ -73,7 +74,7 @@ def _iterate(
     num_iters: int,
     alpha0: float,
     kappa0: float,
-    competition: Competition | None,
+    competition: Competition | PlaceCompetition | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     dtype = votes.dtype
     votes = votes if dtype == torch.float64 else votes.float()

@@ -1,6 +1,7 @@
 """Windows on a grid of capsules, and the votes of their children."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -77,13 +78,16 @@ def check_sizes(in_caps: int, dim: int, weight: Tensor) -> None:
         )
 
 
-def add_coordinates(poses: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+def add_coordinates(
+    poses: Tensor, weight: Tensor, *, to: Literal["column", "first"] = "column"
+) -> tuple[Tensor, Tensor]:
     """Add the child's position to its votes (EM's coordinate addition).
 
     poses [B,H,W,I,R*D], weight [N,J,D,E] -> the same with a larger D
 
     Row and column, in [0,1], are added to the first two entries of the last column of a matrix
-    vote, or to the first two entries of a vector vote. They are extra entries of the pose that meet
+    vote (as in EM's text), or to the first two entries of a vector vote. With to="first" matrices
+    are like vectors, as in the code of EM's authors. They are extra entries of the pose that meet
     ones in the transform, so every routing and kernel supports them.
     """
     batch, height, width, types, dim = poses.shape
@@ -92,8 +96,9 @@ def add_coordinates(poses: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     y = (torch.arange(height, device=poses.device, dtype=poses.dtype) + 0.5) / height
     x = (torch.arange(width, device=poses.device, dtype=poses.dtype) + 0.5) / width
     position = torch.stack(torch.meshgrid(y, x, indexing="ij"), -1)
-    if rows == 1:
+    if rows == 1 or to == "first":
         extra = position[:, :, None, None, :].expand(height, width, types, 1, 2)
+        extra = F.pad(extra, (0, 0, 0, rows - 1))
         ones = torch.eye(2, out_dim, device=poses.device, dtype=weight.dtype)
     else:
         extra = F.pad(position, (0, rows - 2))[:, :, None, :, None].expand(-1, -1, types, -1, 1)
