@@ -32,6 +32,21 @@ def test_warping_is_bilinear_sampling():
     torch.testing.assert_close(warped(templates, where, 11), sampled)
 
 
+@pytest.mark.parametrize("size, side", [(5, 11), (4, 7)])
+def test_corners_can_be_the_centers_of_corner_pixels(size, side):
+    torch.manual_seed(1)
+    templates, where = torch.rand(3, 2, size, size).double(), poses(4, 3)
+    grid = F.affine_grid(inverse(where).flatten(0, 1), [12, 1, side, side], align_corners=True)
+    whole = templates.expand(4, 3, 2, size, size).flatten(0, 1)
+    sampled = F.grid_sample(whole, grid, align_corners=True).view(4, 3, 2, side, side)
+    for impl in ("auto", "reference"):  # grid_sample, and hat functions
+        drawn = warped(templates, where, side, align_corners=True, impl=impl)
+        torch.testing.assert_close(drawn, sampled)
+    identity = torch.eye(2, 3).double().expand(1, 3, 2, 3)
+    whole = warped(templates, identity, size, align_corners=True)
+    torch.testing.assert_close(whole[0], templates)
+
+
 def test_against_a_loop_over_images_and_parts():
     torch.manual_seed(2)
     layer = Templates(5, 4, 3, 11).double()

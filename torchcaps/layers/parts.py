@@ -5,6 +5,7 @@ stacked capsule autoencoder's code).
 """
 
 import math
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -12,16 +13,25 @@ from torch import Tensor, nn
 from torchcaps.layers.stems import conv_out
 
 
-def geometric(numbers: Tensor, scale: float) -> Tensor:
+def geometric(
+    numbers: Tensor, scale: float, *, rotate: Literal["first", "last"] = "last"
+) -> Tensor:
     """Convert six numbers to an affine map by scales, angle, shear and shift, without reflections.
 
-    numbers [...,6] -> [...,2,3]; scale: size of a part if all numbers are zero
+    numbers [...,6] -> [...,2,3]; scale: size of a part if all numbers are zero; rotate: "last"
+    scales and shears along the axes of the part, "first" along those of the image
     """
     scale_x, scale_y, angle, shear, x, y = numbers.unbind(-1)
     offset = math.log(scale / (1 - scale)) if scale < 1 else 4.0
     scale_x, scale_y = (scale_x + offset).sigmoid() + 0.01, (scale_y + offset).sigmoid() + 0.01
     shear, x, y = (5 * shear).tanh(), (5 * x).tanh(), (5 * y).tanh()
     cos, sin = (2 * math.pi * angle).cos(), (2 * math.pi * angle).sin()
+    if rotate == "first":  # shear @ scales @ rotation
+        rows = [
+            scale_x * cos + shear * scale_y * sin, shear * scale_y * cos - scale_x * sin, x,
+            scale_y * sin, scale_y * cos, y,
+        ]  # fmt: skip
+        return torch.stack(rows, -1).unflatten(-1, (2, 3))
     rows = [
         scale_x * cos, scale_y * (shear * cos - sin), x,
         scale_x * sin, scale_y * (shear * sin + cos), y,

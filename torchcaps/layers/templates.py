@@ -63,15 +63,30 @@ def _why_not(templates: Tensor, poses: Tensor) -> str:
     return ""
 
 
-def warped(templates: Tensor, poses: Tensor, side: int, *, impl: Impl = "auto") -> Tensor:
-    """Place templates by their poses. [I,C,S,S], [B,I,2,3] -> [B,I,C,side,side]"""
+def warped(
+    templates: Tensor,
+    poses: Tensor,
+    side: int,
+    *,
+    align_corners: bool = False,
+    impl: Impl = "auto",
+) -> Tensor:
+    """Place templates by their poses. [I,C,S,S], [B,I,2,3] -> [B,I,C,side,side]
+
+    align_corners: -1 and 1 are the centers of the outermost pixels, of canvas and templates
+    """
     reason = _why_not(templates, poses)
     if reason and impl == "triton":
         raise TorchcapsError(f"impl='triton': {reason}.")
+    back = inverse(poses)
+    if align_corners:
+        size = templates.shape[-1]
+        shrink, grow = (size - 1) / size, side / (side - 1)
+        back = torch.cat([shrink * grow * back[..., :2], shrink * back[..., 2:]], -1)
     if impl == "triton" or (impl == "auto" and poses.device.type == "cuda" and not reason):
-        return torch.ops.torchcaps.place(templates, inverse(poses), side)
+        return torch.ops.torchcaps.place(templates, back, side)
     x, y = canvas(side, poses)
-    back = inverse(poses)[..., None, :]  # [B,I,2,1,3]
+    back = back[..., None, :]  # [B,I,2,1,3]
     u, v = (back[..., n, :, 0] * x + back[..., n, :, 1] * y + back[..., n, :, 2] for n in (0, 1))
     if impl == "auto" and poses.device.type == "cpu" and not _traced():
         return _sampled(templates, u, v, side)

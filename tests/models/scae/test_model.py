@@ -1,11 +1,15 @@
 """The stacked capsule autoencoder's objective, each term by a loop over its indices."""
 
 import math
+from itertools import product
 
+import numpy as np
 import pytest
 import torch
+from torch.nn import functional as F
 
 import torchcaps
+from torchcaps.layers.parts import geometric
 from torchcaps.models.scae.model import DUMMY
 
 SIZES = {"num_caps": (3, 5), "template_size": 4, "image_size": 24, "channels": 4, "features": 2,
@@ -38,6 +42,64 @@ def test_pixels_are_a_mixture_over_templates_and_background():
                         for i, m in enumerate(means[b, :, 0, y, x])]  # fmt: skip
                 whole[b] += sum(each).log()
     torch.testing.assert_close(model.bound(images).terms["image"], whole)
+
+
+def authors_pose(numbers):
+    """Shear times scales times rotation, as matrices, with the authors' nonlinearities."""
+    scale_x, scale_y, angle, shear, x, y = (float(n) for n in numbers)
+    sigmoid = lambda v: 1 / (1 + math.exp(-v)) + 0.01  # noqa: E731
+    angle = 2 * math.pi * angle
+    cos, sin = math.cos(angle), math.sin(angle)
+    linear = np.array([[1, math.tanh(5 * shear)], [0, 1]])
+    linear = linear @ np.diag([sigmoid(scale_x), sigmoid(scale_y)])
+    linear = linear @ np.array([[cos, -sin], [sin, cos]])
+    return np.concatenate([linear, [[math.tanh(5 * x)], [math.tanh(5 * y)]]], 1)
+
+
+def test_poses_are_composed_as_the_authors_do():
+    torch.manual_seed(0)
+    numbers = torch.randn(20, 6).double() / 2
+    poses = geometric(numbers, 0.5, rotate="first")
+    for pose, six in zip(poses, numbers, strict=True):
+        torch.testing.assert_close(pose, torch.from_numpy(authors_pose(six)))
+    other = geometric(numbers, 0.5)
+    assert (other - poses).abs().max() > 0.3
+    plain = numbers.clone()
+    plain[:, 1], plain[:, 3] = plain[:, 0], 0  # equal scales, no shear: rotations commute
+    torch.testing.assert_close(geometric(plain, 0.5), geometric(plain, 0.5, rotate="first"))
+
+
+def test_the_image_likelihood_is_that_of_the_authors():
+    """From the encoder's numbers: poses, templates on a grid with aligned corners, mixture."""
+    model, images = made(), torch.rand(2, 1, 24, 24).double()
+    size, side = 4, 24
+    with torch.no_grad():
+        numbers, found = model.find(images), model.bound(images).terms["image"]
+        colors = model.tint(numbers[..., 6:8]).sigmoid()
+        shapes, mixing = model.templates.sigmoid().numpy(), model.mixing.numpy()
+        brightness, weight = model.background[0].sigmoid(), F.softplus(model.background[1])
+    line = np.linspace(-1, 1, side)
+    for b in range(2):
+        logits = np.full((6, side, side), float(weight))
+        means = np.full((6, side, side), float(brightness))
+        for i in range(5):
+            pose = authors_pose(numbers[b, i, :6])
+            back = np.linalg.inv(pose[:, :2])
+            presence = 1 / (1 + math.exp(-float(numbers[b, i, 8])))
+            for row, column in product(range(side), range(side)):
+                at = back @ (np.array([line[column], line[row]]) - pose[:, 2])
+                u, v = (at + 1) / 2 * (size - 1)
+                color = mix = 0.0
+                for p, q in product(range(size), range(size)):
+                    share = max(0, 1 - abs(v - p)) * max(0, 1 - abs(u - q))
+                    color += share * shapes[i, 0, p, q]
+                    mix += share * mixing[i, 0, p, q]
+                means[i, row, column] = color * float(colors[b, i, 0])
+                logits[i, row, column] = mix + math.log(presence)
+        shares = np.exp(logits) / np.exp(logits).sum(0)
+        density = np.exp(-((images[b, 0].numpy() - means) ** 2) / 2) / math.sqrt(2 * math.pi)
+        whole = np.log((shares * density).sum(0)).sum()
+        assert found[b].item() == pytest.approx(whole, abs=1e-9)
 
 
 def test_terms_are_those_of_loops():

@@ -1,7 +1,9 @@
 """Points, their patterns, and objects that explain them: by loops, and where the truth is known."""
 
+import math
 from itertools import permutations, product
 
+import numpy as np
 import pytest
 import torch
 
@@ -100,6 +102,52 @@ def test_the_autoencoders_likelihood_is_that_of_loops(scenes):
                     density += weights[j, v] * normal.log_prob(places[b, p]).sum().exp()
                 whole += (density / total).log()
             torch.testing.assert_close(terms["points"][b], whole)
+
+
+def test_the_autoencoders_votes_and_penalties_are_those_of_its_authors(scenes):
+    """Votes by composed similarities; entropies of votes over all points, absent ones too."""
+    torch.manual_seed(0)
+    model = torchcaps.create_model("constellation-scae", **SIZES).double().eval()
+    images = scenes.test.batch(slice(0, 5)).images.double()
+    votes = list(product(range(3), range(4)))
+    with torch.no_grad():
+        found, terms = model.find(images), model.bound(images).terms
+        numbers = model.describe(images)
+        places, there = model.points(images)
+    assert not there.all() and there.any()
+
+    def matrix(scale, angle, x, y):
+        scale, angle = 1 / (1 + math.exp(-scale)) + 0.01, 2 * math.pi * angle
+        cos, sin = scale * math.cos(angle), scale * math.sin(angle)
+        return np.array([[cos, -sin, math.tanh(5 * x)], [sin, cos, math.tanh(5 * y)], [0, 0, 1]])
+
+    mass = np.zeros((5, 12))
+    for b in range(5):
+        change = numbers[b, :, 5:29].view(3, 4, 6)
+        for j, v in votes:
+            whole = matrix(*(float(k) for k in numbers[b, j, 1:5]))
+            six = (change[j, v] + model.places[j, v]).tolist()
+            vote = (whole @ matrix(six[0], six[2], six[4], six[5]))[:2, 2]
+            np.testing.assert_allclose(found.votes[b, j, v].numpy(), vote, atol=1e-9)
+        dynamic = float(change.square().sum() / 2)
+        assert terms["dynamic"][b].item() == pytest.approx(-10 * dynamic, abs=1e-9)
+        for p in range(16):
+            joint = []
+            for j, v in votes:
+                std = float(found.std[b, j, v])
+                away = ((places[b, p] - found.votes[b, j, v]) / std).square().sum().item()
+                log = float(found.weights[b, j, v]) - 2 * math.log(std) - math.log(2 * math.pi)
+                joint.append(math.exp(log - away / 2))
+            mass[b] += np.array(joint) / (sum(joint) + math.exp(2 * NONE))
+
+    def unsure(mass):
+        shares = mass / mass.sum()
+        return -(shares * np.log(shares)).sum()
+
+    within = [-10 * unsure(mass[b]) for b in range(5)]
+    np.testing.assert_allclose(terms["posterior_within"].numpy(), within, atol=1e-6)
+    between = 10 * unsure(mass.sum(0))
+    np.testing.assert_allclose(terms["posterior_between"].numpy(), between, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["constellation", "constellation-scae"])

@@ -7,10 +7,14 @@ Pixels are a mixture of Normals over templates and a background, and the poses o
 over the votes of objects. Two penalties keep the presences in a batch near 1 / number of classes,
 so the model uses that number. `bound` returns the terms of the objective, some of them over the
 whole batch; they are not a lower bound of the likelihood.
+
+Poses and templates are those of the authors' code: a pose rotates a template before it scales and
+shears it, and the corners of a template are the centers of its corner pixels (`rotate`,
+`align_corners`).
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal, NamedTuple
 
 import torch
@@ -57,6 +61,10 @@ class SCAEConfig(ModelConfig):
     """Add noise in evaluation too, as the authors' code does."""
     attention: Literal["weighted", "hard"] = "weighted"
     """Weight parts by their presence, or attend to the most present part only (authors' code)."""
+    rotate: Literal["first", "last"] = field(default="first", metadata={"digest_default": "last"})
+    """Rotate before scaling and shearing (authors' code), or after it."""
+    align_corners: bool = field(default=True, metadata={"digest_default": False})
+    """Let -1 and 1 be the centers of the outermost pixels (authors' code), or their outer edges."""
     dynamic: float = 10.0
     """Weight of the squared image-dependent change of the relations of objects and parts."""
     posterior_within: float = 0.7
@@ -163,6 +171,9 @@ class SCAE(Model):
     def provides(self) -> frozenset[str]:
         return frozenset({"bound", "reconstruct"})
 
+    def _posed(self, numbers: Tensor) -> Tensor:
+        return geometric(numbers, 0.5, rotate=self.options.rotate)
+
     def _noisy(self, logits: Tensor) -> Tensor:
         if not (self.training or self.options.test_noise):
             return logits
@@ -172,7 +183,7 @@ class SCAE(Model):
         self.check_images(images)
         numbers = exact(self.find(images))
         pose, features, logit = numbers.split([6, self.options.features, 1], -1)
-        return Parts(geometric(pose, 0.5), self._noisy(logit[..., 0]), features)
+        return Parts(self._posed(pose), self._noisy(logit[..., 0]), features)
 
     def tinted(self, parts: Parts) -> Tensor:
         """Templates in the colors that the features determine. -> [B,I,C,S,S]"""
@@ -182,7 +193,10 @@ class SCAE(Model):
         """Log weights [B,I+1,1,H,W] and means [B,I+1,C,H,W] of every pixel, the background last."""
         with torch.autocast(parts.poses.device.type, enabled=False):
             channels = torch.cat([self.templates.sigmoid(), self.mixing], 1)
-            placed = warped(channels, parts.poses, self.config.image_size)
+            placed = warped(
+                channels, parts.poses, self.config.image_size,
+                align_corners=self.options.align_corners,
+            )  # fmt: skip
             color = self.tint(parts.features).sigmoid()[..., None, None]
             means, logits = placed[:, :, :-1] * color, placed[:, :, -1:]
             logits = logits + F.logsigmoid(parts.logits)[..., None, None, None]
@@ -204,8 +218,8 @@ class SCAE(Model):
         with torch.autocast(poses.device.type, enabled=False):
             change, rest = numbers[..., : 6 * count], numbers[..., 6 * count :] + self.usual
             pose, logit, vote_logits, scales = rest.split([6, 1, count, count], -1)
-            relation = geometric(change.unflatten(-1, (count, 6)) + self.static, 0.5)
-            object_poses = geometric(pose, 0.5)
+            relation = self._posed(change.unflatten(-1, (count, 6)) + self.static)
+            object_poses = self._posed(pose)
             votes = compose(object_poses[:, :, None], relation)
             std = (F.softplus(scales + 0.5) + 0.01)[..., None, None]
             likelihood = normal_log_prob(poses[:, None], votes, std).sum((-2, -1))

@@ -14,7 +14,7 @@ ROWS = {
     "t0": table1.ROWS["t0"],
     "encoding per object, t0": table1.ROWS["encoding per object, t0"],
     "best": BEST,
-    "SCAE": table1.SCAE_24,
+    **table1.SCAE_24,
     "VAE": table1.ROWS["VAE"],
 }
 add_table(
@@ -33,7 +33,7 @@ add_table(
         {
             row: {}
             for row in (
-                "t0", "t0, A0", "best, t0", "best, t0, A0", "SCAE", "VAE",
+                "t0", "t0, A0", "best, t0", "best, t0, A0", "SCAE", "SCAE, rotated last", "VAE",
                 "encoding per object, t0", "encoding per object, t0, A0",
             )
         },

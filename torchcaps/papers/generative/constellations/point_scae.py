@@ -3,15 +3,17 @@
     p(point) = sum over objects j and votes v of weight_jv Norm(X_j (m_jv + change), std_jv) + dummy
 
 The scene may change votes and determines presences and standard deviations. Penalties replace a
-prior, some of them over the whole batch.
+prior, some of them over the whole batch. As in the authors' code a vote is the shift of a
+similarity with six numbers, whose changes count in the penalty, though four of them move nothing;
+and the entropies are those of votes, over all points, absent ones too (`patterns`, `posterior`).
 """
 
 import math
-from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from torchcaps.functional import exact
@@ -43,7 +45,16 @@ class PointSCAEConfig(EncodedConfig):
     prior_sparsity: float = 1.0
     """Weight of the errors of the number of objects per scene and of scenes per object."""
     posterior_sparsity: float = 10.0
-    """Weight of the entropy of objects, minimized within a scene and maximized over a batch."""
+    """Weight of the entropy, minimized within a scene and maximized over a batch. This is the
+    default of the authors' code; their script sets 0."""
+    posterior: Literal["votes", "objects"] = field(
+        default="votes", metadata={"digest_default": "objects"}
+    )
+    """Entropies of votes over all points (authors' code), or of objects over points that exist."""
+    patterns: Literal["similarities", "places"] = field(
+        default="similarities", metadata={"digest_default": "places"}
+    )
+    """Votes as shifts of similarities (authors' code), or as free positions."""
 
 
 class Objects(NamedTuple):
@@ -63,18 +74,25 @@ class Objects(NamedTuple):
 
 class PointSCAE(PointModel):
     def __init__(self, config: PointSCAEConfig):
-        super().__init__(config, 5 + 4 * config.votes)
+        self.numbers = 6 if config.patterns == "similarities" else 2
+        super().__init__(config, 5 + (self.numbers + 2) * config.votes)
         self.options = config
+        if config.patterns == "similarities":
+            places = self.places.detach().clamp(-0.9, 0.9).atanh() / 5
+            self.places = nn.Parameter(torch.cat([torch.zeros(*places.shape[:2], 4), places], 2))
 
     def find(self, images: Tensor) -> Objects:
         c = self.options
         logits, pose, change, on, spread = self.describe(images).split(
-            [1, 4, 2 * c.votes, c.votes, c.votes], -1
+            [1, 4, self.numbers * c.votes, c.votes, c.votes], -1
         )
         logits, on = self._noisy(logits[..., 0]), self._noisy(on + self.shares)
-        poses, change = similar(pose), change.unflatten(-1, (c.votes, 2))
+        poses, change = similar(pose), change.unflatten(-1, (c.votes, self.numbers))
+        places = self.places + change
+        if c.patterns == "similarities":  # a point is where the composed map puts the origin
+            places = (5 * places[..., 4:]).tanh()
         return Objects(
-            logits, poses, placed(poses, self.places + change),
+            logits, poses, placed(poses, places),
             log_on(logits)[..., None] + log_on(on),
             0.01 + F.softplus(spread + self.spread + 0.5), change.square().sum((1, 2, 3)) / 2,
         )  # fmt: skip
@@ -100,8 +118,12 @@ class PointSCAE(PointModel):
         with torch.autocast(images.device.type, enabled=False):
             objects = self.find(exact(images))
             joint, mask = self.joint(images, objects)
-            shares = joint.softmax(2)[..., :-1] * mask[..., None]
-            mass = shares.unflatten(2, (c.num_caps, c.votes)).sum((1, 3))
+            mass = joint.softmax(2)[..., :-1]
+            if c.posterior == "votes":
+                mass = mass.sum(1)
+            else:
+                shares = mass * mask[..., None]
+                mass = shares.unflatten(2, (c.num_caps, c.votes)).sum((1, 3))
             wins = F.one_hot(joint[..., :-1].argmax(2) // c.votes, c.num_caps)
             wins = (wins * mask[..., None]).sum(1)
             errors = F.binary_cross_entropy_with_logits(
