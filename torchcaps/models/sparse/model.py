@@ -122,7 +122,7 @@ class SparseCapsNet(Model):
                 out_dim=c.pose_dim,
                 kernel_size=c.kernel_size,
                 stride=2,
-                scale=1 / 32,
+                scale=1 / c.num_types,
             )
             side = conv_out(conv_out(size, c.kernel_size), c.kernel_size, 2)
         if side < 1:
