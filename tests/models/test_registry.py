@@ -312,3 +312,20 @@ def test_errors_say_what_to_do(make, words):
 def test_tiny_convnet_sizes():
     model = torchcaps.create_model("convnet-avg", **TINY_CONVNET)
     assert model(torch.rand(1, 1, 28, 28)).logits.shape == (1, 10)
+
+
+@pytest.mark.parametrize("backbone", ["conv", "norm", "resnet"])
+def test_capsnet_normalizes_color_images_as_its_baselines(backbone):
+    fields = {**TINY_CAPSNET, "kernel_size": 3, "backbone": backbone, "image_size": 16}
+    torch.manual_seed(0)
+    color = torchcaps.create_model("capsnet", in_channels=3, **fields).eval()
+    bare = torchcaps.create_model("capsnet", in_channels=3, normalize="none", **fields).eval()
+    bare.load_state_dict(color.state_dict())
+    images = torch.rand(2, 3, 16, 16)
+    normalized = torchcaps.create_model("cnn", in_channels=3).normalize(images)
+    torch.testing.assert_close(color(images).logits, bare(normalized).logits)
+    assert not torch.allclose(color(images).logits, bare(images).logits)
+    gray = [torchcaps.create_model("capsnet", normalize=n, **fields) for n in ("color", "none")]
+    gray[1].load_state_dict(gray[0].state_dict())
+    one, two = (m.eval()(images[:, :1]).logits for m in gray)
+    assert torch.equal(one, two)

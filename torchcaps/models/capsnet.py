@@ -61,18 +61,22 @@ class CapsNetConfig(ModelConfig):
     """Input of the decoder: the labelled class capsule, all class capsules, or no decoder."""
     hidden: tuple[int, ...] = (512, 1024)
     """Units of the decoder's hidden layers."""
+    normalize: Literal["color", "none"] = "color"
+    """Normalize color images as the baselines do, or take all images as they are."""
 
 
 class CapsNet(Model):
     def __init__(self, config: CapsNetConfig):
         super().__init__()
-        self.config = c = config
+        self.config = self.options = c = config
         self.conditional, self.squashed = c.reconstruction == "conditional", c.squash
         channels, stride, narrowed = c.channels, 2, lambda side: conv_out(side, c.kernel_size)
+        self.normalize = Normalize(c.in_channels)  # does nothing to gray images
         self.stem: nn.Module = ConvStack(c.in_channels, (c.channels,), c.kernel_size, (1,))
         if c.backbone == "resnet":
             blocks = ResNetStack(c.in_channels, ((64, 3), (128, 4)))
-            self.stem = nn.Sequential(Normalize(c.in_channels), blocks)
+            # weights of earlier versions have this place for the normalization
+            self.stem = nn.Sequential(nn.Identity(), blocks)
             channels, stride, narrowed = blocks.out_channels, 1, blocks.out_side
         if c.backbone == "norm":
             widths = (c.channels // 4,) * 2 + (c.channels // 2,) * 2 + (c.channels,) * 3
@@ -110,6 +114,8 @@ class CapsNet(Model):
 
     def forward_features(self, images: Tensor) -> Tensor:
         self.check_images(images)
+        if self.config.in_channels == 3 and self.options.normalize == "color":
+            images = self.normalize(images)
         return self.stem(images)
 
     def forward_capsules(self, features: Tensor, coupling: bool = False) -> Output:
