@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 
 import torchcaps
 from torchcaps.errors import Interrupted, TorchcapsError
+from torchcaps.metrics.accuracy import Training as TrainAccuracy
 from torchcaps.models.registry import model_config
 from torchcaps.training.evaluate import evaluate
 from torchcaps.training.hardware import make_fabric
@@ -122,6 +123,24 @@ def test_training_stops_at_the_target(tiny_recipe, tmp_path):
     run = start(replace(tiny_recipe, epochs=50, target_accuracy=0.15), tmp_path / "run")
     assert run.record()["epochs_trained"] < 50
     assert run.metrics[-1]["val_accuracy"] >= 0.15
+
+
+def test_training_until_fitted(tiny_recipe, tmp_path, monkeypatch):
+    """To the first epoch with all training images correct, or to a flat loss; the last epoch."""
+    told = iter([0.2, 0.7, 1.0])
+    monkeypatch.setattr(
+        TrainAccuracy, "score", lambda *_: {"train_accuracy": next(told)}
+    )  # fmt: skip
+    recipe = replace(tiny_recipe, epochs=50, until="fitted", choose="last")
+    run = start(recipe, tmp_path / "all")
+    assert [line["train_accuracy"] for line in run.metrics] == [0.2, 0.7, 1.0]
+    assert run.record()["chosen_epoch"] == 2
+    monkeypatch.undo()
+    still = replace(recipe, optimizer=OptimizerSpec(lr=0.0), steps=50, validate_every=2)
+    run = start(still, tmp_path / "flat")
+    assert len(run.metrics) < 25 and 0 < run.metrics[-1]["train_accuracy"] < 0.5
+    with pytest.raises(TorchcapsError, match="until=fitted needs a classifier"):
+        start(replace(recipe, task=Reconstruct()), tmp_path / "drawn")
 
 
 def test_choose_by_loss(tiny_recipe, tmp_path, monkeypatch):

@@ -16,6 +16,7 @@ from torchcaps import plugins
 from torchcaps.data import Dataset
 from torchcaps.data.registry import shared_loads
 from torchcaps.errors import Interrupted, TorchcapsError
+from torchcaps.metrics.accuracy import Training as TrainAccuracy
 from torchcaps.models.base import Model
 from torchcaps.training import checkpoint
 from torchcaps.training.device_lock import DeviceLock
@@ -36,6 +37,10 @@ Callback = Callable[[dict[str, Any]], object]
 """Gets the metrics of each epoch; one that returns False ends the training."""
 MANY_PARAMETERS = 50_000_000
 """More than any network of the papers has."""
+FLAT_ROUNDS, FLAT = 5, 0.01
+"""A loss is flat if the lowest of five epochs is not 1 % below the lowest of the five before."""
+ALL_CORRECT = 0.99995
+"""Training accuracy that is printed as 100.00 %."""
 WARMUP_STEPS = 10
 """Steps after which a run has compiled and may wait for the device lock."""
 MACHINE_FIELDS = (
@@ -75,6 +80,9 @@ def _validate(
     with training.evaluated() as task, evaluation_precision(recipe.hardware):
         values = task.evaluate(getattr(context.data, split))
         numbers = {f"{split}_{name}": value for name, value in values.items()}
+        if recipe.until == "fitted":
+            everything = TrainAccuracy(images=len(context.data.train))
+            numbers |= everything.score(task.model, context.data, context.data.train)
         by = "loss" if recipe.choose == "loss" else task.metric
         value, best = numbers[f"{split}_{by}"], state.best_value
         better = task.better(value, best)
@@ -114,6 +122,17 @@ class Stop(threading.Event):
     def by_signal(self, number: int, _frame: object) -> None:
         self.signal = number
         self.set()
+
+
+def _fitted(training: Training) -> bool:
+    """True if all training images are classified correctly, or the training loss is flat."""
+    if training.recipe.until != "fitted" or not training.chief:
+        return False
+    lines = training.run.metrics
+    losses = [line["train_loss"] for line in lines]
+    recent, before = losses[-FLAT_ROUNDS:], losses[-2 * FLAT_ROUNDS : -FLAT_ROUNDS]
+    flat = len(before) == FLAT_ROUNDS and min(recent) > (1 - FLAT) * min(before)
+    return flat or lines[-1]["train_accuracy"] >= ALL_CORRECT
 
 
 @contextmanager
@@ -172,7 +191,7 @@ def _steps(training: Training, stop: Stop, callbacks: Sequence[Callback]) -> Non
                 speed = (done + 1) * recipe.batch_size / max(spent, 1e-9)
                 line = _validate(training, number, speed, progress)
                 ended = [callback(dict(line)) is False for callback in callbacks]
-                ended = training.on_any_process(any(ended))
+                ended = training.on_any_process(any(ended) or _fitted(training))
                 state.finished = ended or _target_reached(training) or state.step >= training.total
                 if training.run.stop_file.exists():
                     stop.set()

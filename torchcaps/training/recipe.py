@@ -148,6 +148,9 @@ class Recipe:
     hardware: HardwareSpec = field(default_factory=HardwareSpec)
     target_accuracy: float = 0.0
     """Stop after the epoch that reaches this validation accuracy. 0: never."""
+    until: Literal["end", "fitted"] = "end"
+    """Last epoch: the end of the recipe, or earlier the epoch that classifies all training images
+    correctly or whose training loss is flat."""
     stop_on: Literal["val", "test"] = "val"
     """Split for model selection and stopping; `test` only to repeat a paper that did so."""
     choose: Literal["best", "loss", "last"] = "best"

@@ -150,6 +150,10 @@ def _check(recipe: Recipe) -> None:
             "stop_on=test chooses the model on the test split, so tables must mark the run: add "
             "--protocol paper."
         )
+    if recipe.until == "fitted" and task_class(recipe.task).metric != "accuracy":
+        raise TorchcapsError(
+            f"until=fitted needs a classifier; the task is {recipe.task.kind}. Use until=end."
+        )
     if task_class(recipe.task).needs_start and not recipe.start_from:
         raise TorchcapsError(
             f"The task {recipe.task.kind} starts from the weights of a run: add --from RUN."
