@@ -50,13 +50,6 @@ def writing(path: Path) -> Iterator[None]:
         raise TorchcapsError(f"{path}: cannot be written ({reason}).") from None
 
 
-def known_to_timm(name: str) -> None:
-    """Say so where timm's own registry has no such network: other names may fetch or read files."""
-    timm = require("timm", "timm")
-    if name not in timm.list_models():
-        raise UsageError(f"timm has no network {name!r}. {nearest(name, timm.list_models(), 0)}")
-
-
 def require(package: str, extra: str) -> Any:
     """Import an optional package, or say which extra brings it."""
     try:

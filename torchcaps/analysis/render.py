@@ -30,12 +30,9 @@ def subjects(
             runs.append(source if isinstance(source, Run) else Run.open(source))
         else:
             pretrained.append(pretrained_folder(str(source)).name)
-    pairs = []
-    for name, run in by_name(runs).items():
-        pairs.append((run.folder.name, _of_run(name, run, root)))
-    for name in pretrained:
-        pairs.append((name, _of_pretrained(name, root)))
-    return pairs
+    named = by_name(runs).items()
+    pairs = [(run.folder.name, _of_run(name, run, root)) for name, run in named]
+    return pairs + [(name, _of_pretrained(name, root)) for name in pretrained]
 
 
 def _of_run(name: str, run: Run, root: str | Path | None) -> Subject:

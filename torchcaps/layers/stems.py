@@ -1,10 +1,12 @@
 """Stems: convolutions before the capsules."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from torchcaps.errors import TorchcapsError, known_to_timm, require
+from torchcaps.errors import TorchcapsError, UsageError, nearest, require
 
 
 def conv_out(size: int, kernel_size: int, stride: int = 1) -> int:
@@ -188,6 +190,20 @@ class ConvStem(nn.Sequential):
         return (side + 2 - self.kernel_size) // 2 + 1
 
 
+def timm_model(name: str, **options: Any) -> Any:
+    """A network of timm with random weights.
+
+    Only names in timm's own registry: other names may fetch or read files.
+    """
+    timm = require("timm", "timm")
+    if name not in timm.list_models():
+        raise UsageError(f"timm has no network {name!r}. {nearest(name, timm.list_models(), 0)}")
+    try:
+        return timm.create_model(name, **options)
+    except (RuntimeError, TypeError, AttributeError) as error:
+        raise TorchcapsError(f"timm cannot create {name!r}: {error}") from None
+
+
 class TimmStem(nn.Module):
     """Features of a timm model at one stage (ResNet: stage 0 has a half, 1 a quarter of the side).
 
@@ -198,14 +214,8 @@ class TimmStem(nn.Module):
 
     def __init__(self, name: str, in_channels: int, stage: int = 1):
         super().__init__()
-        timm = require("timm", "timm")
-        known_to_timm(name)
-        try:
-            self.body = timm.create_model(
-                name, features_only=True, out_indices=(stage,), in_chans=in_channels
-            )
-        except (RuntimeError, AttributeError) as error:
-            raise TorchcapsError(f"timm has no features for {name!r}: {error}") from None
+        options = {"features_only": True, "out_indices": (stage,), "in_chans": in_channels}
+        self.body = timm_model(name, **options)
         self.out_channels = self.body.feature_info.channels()[0]
         self.reduction = self.body.feature_info.reduction()[0]
 

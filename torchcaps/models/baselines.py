@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Literal
 
 from torch import Tensor, nn
 
-from torchcaps.errors import TorchcapsError, known_to_timm, require
+from torchcaps.errors import TorchcapsError
 from torchcaps.functional import log_odds, safe_norm, squash
 from torchcaps.layers import (
     Capsules,
@@ -28,7 +28,7 @@ from torchcaps.layers import (
     Normalize,
     ResNetStack,
 )
-from torchcaps.layers.stems import MODERN_STRIDES, conv_out
+from torchcaps.layers.stems import MODERN_STRIDES, conv_out, timm_model
 from torchcaps.models.base import Model, ModelConfig, Output, mask_capsules
 from torchcaps.models.multi_view import MultiView, ViewsConfig
 from torchcaps.models.registry import register
@@ -252,16 +252,11 @@ class TimmNet(Model):
     def __init__(self, config: TimmConfig):
         super().__init__()
         self.config = c = config
-        timm = require("timm", "timm")
-        known_to_timm(c.network)
         sizes = {"img_size": c.image_size, "patch_size": c.patch_size} if c.patch_size else {}
         self.normalize = Normalize(c.in_channels)
-        try:
-            self.body = timm.create_model(
-                c.network, in_chans=c.in_channels, num_classes=c.num_classes, **sizes
-            )
-        except (RuntimeError, TypeError) as error:
-            raise TorchcapsError(f"timm cannot create {c.network!r}: {error}") from None
+        self.body = timm_model(
+            c.network, in_chans=c.in_channels, num_classes=c.num_classes, **sizes
+        )
 
     def forward_features(self, images: Tensor) -> Tensor:
         self.check_images(images)

@@ -1,7 +1,5 @@
 """Decoders from the capsules of all positions to the pixels of every patch."""
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
@@ -24,21 +22,15 @@ class CapsuleDecoder(nn.Module):
     ):  # fmt: skip
         super().__init__()
         self.places = nn.Parameter(torch.randn(length, 1, in_dim) * 0.02) if shared else None
-        options: dict[str, Any] = {"routing": "self"}
         layers: list[nn.Module] = []
         for number in range(depth):
             children, size = (length * in_caps, in_dim) if number == 0 else (length, dim)
             types: bool | int = in_caps if shared and number == 0 else False
-            layers.append(
-                DenseCaps(
-                    in_caps=children,
-                    in_dim=size,
-                    out_caps=length,
-                    out_dim=dim,
-                    shared=types,
-                    **options,
-                )
-            )
+            layer = DenseCaps(
+                in_caps=children, in_dim=size, out_caps=length, out_dim=dim, shared=types,
+                routing="self",
+            )  # fmt: skip
+            layers.append(layer)
         self.layers = nn.ModuleList(layers)
         # a mean over this many children is small; the default eps would dominate it
         self.norms = nn.ModuleList(nn.LayerNorm(dim, eps=1e-12) for _ in range(depth))

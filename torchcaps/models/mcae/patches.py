@@ -5,9 +5,9 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from torchcaps.errors import TorchcapsError, known_to_timm, require
+from torchcaps.errors import TorchcapsError
 from torchcaps.functional import counter_uniform
-from torchcaps.layers.stems import TokenNorm
+from torchcaps.layers.stems import TokenNorm, timm_model
 
 
 def to_patches(images: Tensor, size: int) -> Tensor:
@@ -133,12 +133,7 @@ class ViT(nn.Module):
 
 def timm_blocks(name: str) -> tuple[int, Iterable[nn.Module]]:
     """Width and randomly initialized blocks of a vision transformer of timm."""
-    timm = require("timm", "timm")
-    known_to_timm(name)
-    try:
-        model = timm.create_model(name, num_classes=0)
-    except (RuntimeError, TypeError) as error:
-        raise TorchcapsError(f"timm cannot create {name!r}: {error}") from None
+    model = timm_model(name, num_classes=0)
     blocks = getattr(model, "blocks", None)
     # rotary embeddings and windows need more than the visible tokens
     if not isinstance(blocks, nn.Sequential) or getattr(model, "rope", None) is not None:
