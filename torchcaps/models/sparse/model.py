@@ -104,27 +104,17 @@ class SparseCapsNet(Model):
         self.frame = Frame(c.in_channels, c.frame) if c.frame else None
         size = c.frame or c.image_size
         if c.backbone == "norm":
-            width = c.num_types * c.pose_dim
+            width, kernel_size, stride, scale = c.num_types * c.pose_dim, 1, 1, 1.0
             self.stem: nn.Module = NormStack(c.in_channels, (64, 128, width), (2, 2, 1))
-            self.primary: nn.Module = PrimaryCaps(
-                in_channels=width,
-                num_types=c.num_types,
-                out_dim=c.pose_dim,
-                kernel_size=1,
-                stride=1,
-            )
             side = (size + 3) // 4
         else:
-            self.stem = ConvStack(c.in_channels, (c.channels,), c.kernel_size, (1,))
-            self.primary = PrimaryCaps(
-                in_channels=c.channels,
-                num_types=c.num_types,
-                out_dim=c.pose_dim,
-                kernel_size=c.kernel_size,
-                stride=2,
-                scale=1 / c.num_types,
-            )
-            side = conv_out(conv_out(size, c.kernel_size), c.kernel_size, 2)
+            width, kernel_size, stride, scale = c.channels, c.kernel_size, 2, 1 / c.num_types
+            self.stem = ConvStack(c.in_channels, (width,), kernel_size, (1,))
+            side = conv_out(conv_out(size, kernel_size), kernel_size, 2)
+        self.primary = PrimaryCaps(
+            in_channels=width, num_types=c.num_types, out_dim=c.pose_dim,
+            kernel_size=kernel_size, stride=stride, scale=scale,
+        )  # fmt: skip
         if side < 1:
             raise TorchcapsError(
                 f"{size} pixels are too few for two convolutions of {c.kernel_size}."
@@ -164,7 +154,6 @@ class SparseCapsNet(Model):
 
     def _init_as_authors(self) -> None:
         """Truncated normals, cut at two standard deviations, and biases of 0.1."""
-        assert isinstance(self.stem, ConvStack) and isinstance(self.primary, PrimaryCaps)
         for name, parameter in self.named_parameters():
             if name.startswith("frame"):
                 continue
