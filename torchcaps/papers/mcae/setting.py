@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
+from torchcaps.models.base import ModelConfig
 from torchcaps.models.registry import model_config
 from torchcaps.training.recipe import (
     DataSpec,
@@ -56,27 +57,33 @@ SGD = OptimizerSpec(kind="sgd", lr=0.1, weight_decay=1e-4)
 ADAMW = OptimizerSpec(kind="adamw", lr=1e-3, weight_decay=0.05, decay_all=False)
 
 
+def _recipe(
+    table: str, row: str, setting: Setting, model: ModelConfig, *, warmup: float, **fields: Any
+) -> Recipe:
+    return Recipe(
+        paper="mcae",
+        table=table,
+        row=row,
+        batch_size=256,
+        data=DataSpec(name=setting.data, augment=setting.augment),
+        model=model,
+        optimizer=SGD,
+        schedule=ScheduleSpec(kind="cosine", warmup=warmup),
+        hardware=HardwareSpec(precision="bf16", compile="auto"),
+        **fields,
+    )
+
+
 def pretraining(
     column: str, task: Masked = PIXELS, row: str = "pretraining", **fields: Any
 ) -> Recipe:
     """50 epochs of reconstructing the removed half of the patches."""
     s = SETTINGS[column]
-    model = {"patch_size": s.patch_size, **fields}
-    return Recipe(
-        paper="mcae",
-        table="pretraining",
-        row=row,
-        epochs=50,
-        batch_size=256,
-        data=DataSpec(name=s.data, augment=s.augment),
-        model=model_config("mcae-pretrain", **model),
-        task=task,
-        metrics=PROBES,
+    model = model_config("mcae-pretrain", **{"patch_size": s.patch_size, **fields})
+    return _recipe(
+        "pretraining", row, s, model, warmup=0.05, epochs=50, task=task, metrics=PROBES,
         watch=PROBES,
-        optimizer=SGD,
-        schedule=ScheduleSpec(kind="cosine", warmup=0.05),
-        hardware=HardwareSpec(precision="bf16", compile="auto"),
-    )
+    )  # fmt: skip
 
 
 def finetuning(
@@ -92,20 +99,10 @@ def finetuning(
     s = SETTINGS[column]
     if model.startswith("mcae"):
         fields = {"patch_size": s.patch_size, **fields}
-    return Recipe(
-        paper="mcae",
-        table=table,
-        row=row,
-        epochs=350,
-        batch_size=256,
-        data=DataSpec(name=data or s.data, augment=s.augment),
-        model=model_config(model, **fields),
-        task=NLL,
-        optimizer=SGD,
-        schedule=ScheduleSpec(kind="cosine", warmup=0.02),
-        hardware=HardwareSpec(precision="bf16", compile="auto"),
-        before=before,
-    )
+    return _recipe(
+        table, row, replace(s, data=data or s.data), model_config(model, **fields),
+        warmup=0.02, epochs=350, task=NLL, before=before,
+    )  # fmt: skip
 
 
 def printed(recipe: Recipe) -> Recipe:
