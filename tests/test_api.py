@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import torchcaps
 from tests.conftest import TINY_CAPSNET
-from torchcaps.errors import TorchcapsError, UsageError
+from torchcaps.errors import TorchcapsError, TorchcapsWarning, UsageError
 
 
 def fit(model="capsnet-small", data=None, **options):
@@ -199,10 +199,12 @@ def test_class_weights_and_balanced_sampling(arrays, place, tiny):
     images, labels = arrays
     rows = np.flatnonzero((labels != 2) | (np.arange(60) % 4 == 0))
     skewed = images[rows], labels[rows]
-    run = fit(tiny, skewed, class_weights="balanced", balanced=True)
+    with pytest.warns(TorchcapsWarning, match="no test images: 2"):
+        run = fit(tiny, skewed, class_weights="balanced", balanced=True)
     recipe = run.recipe()
     assert recipe.data.balanced and recipe.task.class_weights[2] > recipe.task.class_weights[0]
-    fit(tiny, skewed, class_weights=[1, 1, 5])
+    with pytest.warns(TorchcapsWarning):
+        fit(tiny, skewed, class_weights=[1, 1, 5])
     with pytest.raises(TorchcapsError, match="2 class weights, but memory has 3 classes"):
         fit(tiny, skewed, class_weights=[1, 2])
     with pytest.raises(UsageError, match="balanced"):

@@ -112,7 +112,8 @@ def test_data_of_pythons_own():
 @pytest.mark.parametrize(
     "source, said",
     [
-        ((np.zeros((4, 8, 8), np.int32), [0, 1, 0, 1]), "uint8, or float"),
+        ((np.zeros((4, 8, 8), bool), [0, 1, 0, 1]), "of torch.bool; give uint8, float"),
+        ((np.full((4, 8, 8), np.nan), [0, 1, 0, 1]), "not finite"),
         ((np.full((4, 8, 8), 7.0), [0, 1, 0, 1]), "from 7 to 7"),
         ((np.zeros((4, 8, 8)), [0, 1, 0]), "4 images and 3 labels"),
         ((np.zeros((4, 8, 8)), [0, -1, 0, 1]), "whole numbers from 0"),

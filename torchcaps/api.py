@@ -12,6 +12,7 @@ from torch import Tensor
 
 from torchcaps.data import Dataset, as_dataset
 from torchcaps.data.registry import shared_loads
+from torchcaps.data.value_range import Range, as_range
 from torchcaps.errors import UsageError
 from torchcaps.models import Model
 from torchcaps.models.predict import BATCH_SIZE, Prediction, image_batches
@@ -44,6 +45,7 @@ def fit(
     out: str | Path | None = None,
     test: Any = None,
     classes: Sequence[str] = (),
+    value_range: tuple[float, float] | None = None,
     head: Literal["", "new"] = "",
     class_weights: Literal["balanced"] | Sequence[float] = (),
     balanced: bool = False,
@@ -64,6 +66,8 @@ def fit(
     dict of splits, an .npz file, a torch Dataset or DataLoader, a Hugging Face dataset
     out: the folder of the run; default: runs/<recipe>-s<seed>
     test, classes: the test split and the class names of data in memory
+    value_range: its values that become black and white, for images of more than 8 bits and floats
+    outside 0 to 1; of a folder: "folder:PATH,range=LO..HI"
     head: "new" replaces the class head of an instance for other classes
     class_weights: weights of the classes in the loss, or "balanced": inverse class frequencies
     balanced: sample every class equally often
@@ -77,7 +81,7 @@ def fit(
     check_out(folder)
     console = None if quiet else Console(stderr=True)
     seed = int(fields.get("seed", 0) if isinstance(model, Recipe) else 0)
-    dataset, spec = _data(data, test, classes, seed)
+    dataset, spec = _data(data, test, classes, value_range, seed)
     with shared_loads((dataset, spec.seed) if dataset is not None else None):
         recipe, plan = _recipe(model, spec, dataset)
         recipe = with_fields(recipe, _grouped(fields, device, balanced))
@@ -98,18 +102,23 @@ def fit(
         chosen = run.model
         instance.load_state_dict(chosen.state_dict())
         instance.class_names, instance.record = chosen.class_names, chosen.record
+        instance.value_range = chosen.value_range
     return Run(run.folder, dataset)
 
 
 def _data(
-    data: Any, test: Any, classes: Sequence[str], seed: int
+    data: Any, test: Any, classes: Sequence[str], value_range: Range | None, seed: int
 ) -> tuple[Dataset | None, DataSpec]:
     """A data set in memory, if it is one, and the specification that a recipe holds."""
     if data is None or (isinstance(data, str) and not data.endswith(".npz")):
         if test is not None or classes:
             raise UsageError("test= and classes= are for data in memory; a named set has its own.")
+        if value_range is not None:
+            raise UsageError("value_range= is for data in memory; a folder: ,range=LO..HI.")
         return None, DataSpec(name=data or "")
-    return as_dataset(data, test=test, classes=classes, seed=seed), DataSpec(name="memory")
+    value_range = as_range(value_range) if value_range is not None else None
+    dataset = as_dataset(data, test=test, classes=classes, value_range=value_range, seed=seed)
+    return dataset, DataSpec(name="memory")
 
 
 def _recipe(model: Any, spec: DataSpec, dataset: Dataset | None) -> tuple[Recipe, Any]:

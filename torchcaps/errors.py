@@ -1,6 +1,6 @@
 """The one exception that is meant for a person: a line or two that say what to do."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 from importlib import import_module
@@ -17,6 +17,10 @@ class TorchcapsError(Exception):
 
 class UsageError(TorchcapsError):
     """A word that stands for nothing here. The command line exits with 2, as for wrong usage."""
+
+
+class TorchcapsWarning(UserWarning):
+    """Something to look at that stops nothing. The command line prints its text as a line."""
 
 
 class Interrupted(Exception):
@@ -48,6 +52,13 @@ def writing(path: Path) -> Iterator[None]:
     except OSError as error:
         reason = error.strerror or str(error)
         raise TorchcapsError(f"{path}: cannot be written ({reason}).") from None
+
+
+def some_of(names: Iterable[str], most: int = 10) -> str:
+    """The first names, and how many more there are: 'a, b and 3 more'."""
+    shown = list(names)
+    more = f" and {len(shown) - most:,} more" if len(shown) > most else ""
+    return ", ".join(shown[:most]) + more
 
 
 def require(package: str, extra: str) -> Any:

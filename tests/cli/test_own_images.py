@@ -9,7 +9,7 @@ from PIL import Image
 
 import torchcaps
 from torchcaps.cli import main
-from torchcaps.errors import TorchcapsError
+from torchcaps.errors import TorchcapsError, TorchcapsWarning, UsageError
 from torchcaps.training.auto_recipe import auto_recipe
 from torchcaps.training.init_weights import init_weights
 from torchcaps.training.load import data_of
@@ -73,6 +73,138 @@ def test_a_set_without_the_first_class_is_scored_by_name(colors, tmp_path, capsy
     assert main(["eval", str(run), "--data", f"folder:{other},size=16"]) == 1
     error = capsys.readouterr().err
     assert "does not know: violet" in error and "blue, green, red" in error
+
+
+def test_another_folder_without_splits_is_evaluated_whole(colors, tmp_path, capsys):
+    folder, run = colors
+    fewer = paint(tmp_path / "fewer", ("green", "red"))
+    assert main(["eval", str(run), "--data", f"folder:{fewer},size=16"]) == 0
+    said = capsys.readouterr()
+    assert "all, 40 images" in said.out and "No images of: blue." in said.err
+    own = torchcaps.evaluate(run)
+    assert (own["split"], own["n"]) == ("test", 6)
+    for name in (f"folder:{folder.parent}/../{folder.parent.name}/{folder.name},size=16",
+                 f"folder:{folder},size=16,skip_broken=true"):  # fmt: skip
+        assert torchcaps.evaluate(run, name)["split"] == "test", "the run learned from the others"
+    shutil.copytree(fewer, tmp_path / "split/train")
+    shutil.copytree(fewer / "red", tmp_path / "split/test/red")
+    split = torchcaps.evaluate(run, f"folder:{tmp_path / 'split'},size=16")
+    assert (split["split"], split["n"]) == ("test", 20)
+    images = np.zeros((30, 16, 16, 3), np.uint8)
+    assert torchcaps.evaluate(run, (images, ["red"] * 30))["n"] == 30
+
+
+def test_arrays_that_a_run_learned_from_are_not_all_test_images(tmp_path):
+    images = np.random.default_rng(0).integers(0, 255, (40, 28, 28), dtype=np.uint8)
+    labels = [0, 1] * 20
+    run = torchcaps.fit(
+        "convnet-avg-small", data=(images, labels), epochs=1, out=tmp_path / "run", quiet=True
+    )
+    for model in (run, run.model):
+        assert torchcaps.evaluate(model, (images, labels))["n"] == 4
+        assert torchcaps.evaluate(model, (255 - images, labels))["n"] == 40
+
+
+def test_a_folder_is_suggested_by_its_name(tmp_path, monkeypatch, capsys):
+    paint(tmp_path / "edge", COLORS, count=1)
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", "capsnet-small", "--data", "edge"]) == 2
+    assert "For this folder of images: folder:edge." in capsys.readouterr().err
+    with pytest.raises(UsageError, match="folder:edge,size=16"):
+        torchcaps.data.load("edge,size=16")
+
+
+def test_a_class_that_is_never_tested_is_named(tmp_path, capsys):
+    folder = paint(tmp_path / "edge", COLORS, count=10)
+    paint(folder, ("lonely",), count=1)
+    words = ["train", "convnet-avg-small", "--data", f"folder:{folder},size=16", "--epochs", "1"]
+    assert main([*words, "--model.kernel-size", "3", "--out", str(tmp_path / "run")]) == 0
+    error = capsys.readouterr().err
+    assert "warning: folder:" in error and "classes with a single image: lonely." in error
+    assert "classes with no test images: lonely." in error
+
+
+@pytest.fixture(scope="module")
+def microscope(tmp_path_factory):
+    """A run on 16-bit files whose two classes differ by brightness, 12 bits deep."""
+    folder = tmp_path_factory.mktemp("deep") / "photos"
+    draw = np.random.default_rng(0)
+    for name, level in (("dark", 400), ("light", 3200)):
+        (folder / name).mkdir(parents=True)
+        for number in range(20):
+            pixels = (level + draw.integers(-99, 99, (16, 16))).astype(np.uint16)
+            Image.fromarray(pixels).save(folder / name / f"{number}.png")
+    model = torchcaps.create_model(
+        "convnet-avg-small", image_size=16, num_classes=2, channels=(8, 8), kernel_size=3
+    )
+    run = torchcaps.fit(
+        model, data=f"folder:{folder},size=16,mode=L", epochs=12, quiet=True,
+        out=folder.parent / "run", optimizer={"ema": 0.0, "lr": 0.01},
+    )  # fmt: skip
+    assert model.value_range == (0, 4095)
+    return folder, run
+
+
+def test_a_model_keeps_the_range_of_its_images(microscope, tmp_path, capsys):
+    folder, run = microscope
+    model = torchcaps.load(run.folder)
+    config = json.loads((run.model_folder / "config.json").read_text())
+    assert model.value_range == (0, 4095) and config["range"] == [0, 4095]
+    assert "16-bit and float files: 0..4095, clipped" in config["preprocessing"]
+    model.save_pretrained(tmp_path / "saved")
+    assert torchcaps.load(tmp_path / "saved").value_range == (0, 4095)
+    assert "0..4095 (" not in capsys.readouterr().err
+    files = [folder / "dark/0.png", folder / "light/0.png"]
+    said = torchcaps.predict(run, files)
+    assert [s[0].name for s in said] == ["dark", "light"]
+    opened = [Image.open(file) for file in files]
+    assert torchcaps.predict(run, opened) == said
+    arrays = np.stack([np.asarray(image) for image in opened]).astype(np.int32)
+    assert torchcaps.predict(run, arrays) == said
+    assert np.array_equal(torchcaps.embed(run, files), torchcaps.embed(run, arrays))
+    with pytest.raises(TorchcapsError, match=r"float from 0 to 1 .*with 0\.\.4095 as 0 to 1"):
+        torchcaps.predict(run, arrays.astype(np.float32))
+
+
+def test_values_outside_the_range_are_clipped_with_a_warning(microscope, tmp_path, capsys):
+    _, run = microscope
+    for name in ("dark", "light"):
+        (tmp_path / "bright" / name).mkdir(parents=True)
+        for n in range(6):
+            pixels = np.full((16, 16), 60000 if name == "light" else 300, np.uint16)
+            Image.fromarray(pixels).save(tmp_path / "bright" / name / f"{n}.png")
+    bright = tmp_path / "bright/light/0.png"
+    assert main(["predict", str(run.folder), str(bright)]) == 0
+    said = capsys.readouterr()
+    assert "light" in said.out
+    assert said.err == (
+        "torchcaps: warning: Some images have values outside the range 0..4095 that the model was "
+        "trained with; they are clipped.\n"
+    )
+    with pytest.warns(TorchcapsWarning, match="clipped"):
+        torchcaps.embed(run, np.full((1, 16, 16), 5000))
+    # the range of the model, not that of the other folder, which would be 16 bits
+    result = torchcaps.evaluate(run, f"folder:{tmp_path / 'bright'},size=16,mode=L")
+    assert result["numbers"]["accuracy"] == 1 and result["n"] == 12 and "note" not in result
+    result = torchcaps.evaluate(run, f"folder:{tmp_path / 'bright'},size=16,mode=L,range=0..9")
+    assert "has the range 0..9; the model was trained with 0..4095" in result["note"]
+
+
+def test_the_plan_says_the_range(microscope, tmp_path, capsys):
+    folder, _ = microscope
+    spec = DataSpec(name=f"folder:{folder},size=16,mode=L")
+    recipe, plan = auto_recipe("convnet-avg-small", data_of(spec), spec)
+    assert "gray values 0..4095; range=LO..HI sets another." in plan(recipe)
+
+
+def test_a_damaged_range_is_refused(microscope, tmp_path):
+    _, run = microscope
+    for value in ([0], [5, 5], "0..9", [0, 1e999], [None, 1], {"a": 1}):
+        shutil.copytree(run.model_folder, tmp_path / "model", dirs_exist_ok=True)
+        config = json.loads((tmp_path / "model/config.json").read_text()) | {"range": value}
+        (tmp_path / "model/config.json").write_text(json.dumps(config))
+        with pytest.raises(TorchcapsError, match="config.json has range="):
+            torchcaps.load(tmp_path / "model")
 
 
 def test_two_runs_are_a_row(colors, capsys):

@@ -5,8 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchcaps.data import hold_out, load
-from torchcaps.data.dataset import hold_fewer, keep_per_class
+from torchcaps.data import Dataset, Split, as_dataset, hold_out, load
+from torchcaps.data.dataset import class_warnings, hold_fewer, keep_per_class
 from torchcaps.data.source import sha256
 from torchcaps.errors import TorchcapsError
 
@@ -101,3 +101,33 @@ def test_too_many_labels_per_class_raise():
             keep_per_class(load("digits"), count)
     with pytest.raises(TorchcapsError, match="no single label"):
         keep_per_class(replace(load("digits"), classes=()), 5)
+
+
+def labelled(*labels):
+    return Split(torch.zeros(len(labels), 1, 4, 4, dtype=torch.uint8), torch.tensor(labels))
+
+
+def test_classes_that_the_splits_do_not_cover_are_named(digits):
+    assert class_warnings(digits) == []
+    data = Dataset(
+        "photos",
+        labelled(0, 0, 3, 4),
+        labelled(0, 1),
+        labelled(0, 1),
+        ("cat", "dog", "emu", "fox", "gnu"),
+    )
+    assert class_warnings(data) == [
+        "photos: classes with no images: emu.",
+        "photos: classes with no training images: dog.",
+        "photos: classes with a single image: fox, gnu.",
+        "photos: classes with no test images: fox, gnu.",
+    ]
+
+
+def test_numbers_of_classes_with_gaps_are_named():
+    images = torch.zeros(40, 8, 8, dtype=torch.uint8)
+    from_one = as_dataset((images, [1, 2, 3, 4] * 10))
+    (text,) = class_warnings(from_one)
+    assert text == "memory: classes with no images (number labels from 0 without gaps): 0."
+    (text,) = class_warnings(as_dataset((images, [0, 5, 10, 15] * 10)))
+    assert "1, 2, 3, 4, 6, 7, 8, 9, 11, 12 and 2 more" in text

@@ -2,8 +2,10 @@
 
 import os
 import sys
+import warnings
+from typing import Any
 
-from torchcaps.errors import Interrupted, TorchcapsError, UsageError
+from torchcaps.errors import Interrupted, TorchcapsError, TorchcapsWarning, UsageError
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -14,7 +16,10 @@ def main(arguments: list[str] | None = None) -> int:
     from torchcaps.cli.commands import run_command
 
     try:
-        return run_command(words)
+        with warnings.catch_warnings():
+            warnings.showwarning = _as_line(warnings.showwarning)
+            warnings.simplefilter("default", TorchcapsWarning)
+            return run_command(words)
     except TorchcapsError as error:
         if debug:
             raise
@@ -41,3 +46,15 @@ def main(arguments: list[str] | None = None) -> int:
         text = str(error).strip().split("\n")[0]
         print(f"torchcaps: {type(error).__name__}: {text}\nSee more with --debug.", file=sys.stderr)
         return 1
+
+
+def _as_line(show: Any) -> Any:
+    """A function that shows our own warnings as a line, and others as `show` does."""
+
+    def showwarning(message: Any, category: Any, *where: Any, **options: Any) -> None:
+        if issubclass(category, TorchcapsWarning):
+            print(f"torchcaps: warning: {message}", file=sys.stderr)
+        else:
+            show(message, category, *where, **options)
+
+    return showwarning

@@ -22,7 +22,7 @@ def eval_(
     runs: Runs,
     /,
     data: Data = "",
-    split: Literal["test", "val", "train", "all"] = "test",
+    split: Literal["auto", "test", "val", "train", "all"] = "auto",
     metrics: Metrics = (),
     record: bool = False,
     data_root: Folder = None,
@@ -42,7 +42,7 @@ def eval_(
     Args:
         runs: Folders of finished runs or saved models, pretrained models.
         data: A data set; default: the run's own.
-        split: The split to evaluate; all: every image of the data set.
+        split: The split to evaluate; auto: test, or every image of new data without splits.
         metrics: Metrics, from `torchcaps list metrics`, each with its data set and options.
         record: Append the metrics to results/<paper>.jsonl.
         data_root: Folder of the data sets.
@@ -67,7 +67,7 @@ def eval_(
             print(f"torchcaps: {note}", file=sys.stderr)
         numbers = "  ".join(_with_interval(k, v, result) for k, v in result["numbers"].items())
         prefix = f"{result['run']}: " if len(reports) > 1 else ""
-        say(f"{prefix}{result['data']} {split}, {result['n']:,} images: {numbers}")
+        say(f"{prefix}{result['data']} {result['split']}, {result['n']:,} images: {numbers}")
         if known := result.get("reference"):
             say(f"{prefix}to compare: {Reference(**known)}")
         for line in result.get("results", ()):

@@ -1,6 +1,8 @@
 """Data from Python as a data set: arrays, torch Datasets, DataLoaders, Hugging Face datasets."""
 
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,10 @@ import torch
 from torch import Tensor
 
 from torchcaps.data.dataset import Dataset, Split, hold_out, with_validation
+from torchcaps.data.images import is_deep
 from torchcaps.data.registry import register
+from torchcaps.data.source import sha256
+from torchcaps.data.value_range import Range, Values, as_text, default_range, exceeds, to_bytes
 from torchcaps.errors import TorchcapsError
 
 TAKES = (
@@ -26,6 +31,7 @@ def as_dataset(
     *,
     test: Any = None,
     classes: Sequence[str] = (),
+    value_range: Range | None = None,
     seed: int = 0,
     name: str = "memory",
 ) -> Dataset:
@@ -35,9 +41,11 @@ def as_dataset(
     an .npz file or its contents; a torch Dataset or DataLoader; a Hugging Face Dataset or
     DatasetDict; or an iterable of (image, label)
 
-    Images are arrays, tensors or Pillow images, [H,W], [H,W,C] or [C,H,W], of one size: uint8, or
-    float from 0 to 1. Labels are numbers from 0, or names. test: the test split, in any of these
-    forms; None: a tenth is held out. classes: names of the classes, if labels are numbers
+    Images are arrays, tensors or Pillow images, [H,W], [H,W,C] or [C,H,W], of one size: uint8,
+    float from 0 to 1, or other values in `value_range`. Labels are numbers from 0, or names.
+    test: the test split, in any of these forms; None: a tenth is held out. classes: names of the
+    classes, if labels are numbers. value_range: the values of integers and floats that become 0 and
+    255; default: the smallest of 8, 10, 12, 14, 16 bits that holds the training maximum, or 0 to 1
     """
     if isinstance(source, Dataset):
         return source
@@ -46,14 +54,16 @@ def as_dataset(
         splits["test"] = test
     classes = tuple(classes) or _class_names(splits["train"])
     read: dict[str, Split] = {}
+    scale = _Scale(value_range)
     for split in ("train", "val", "test"):
         if split in splits:
-            images, labels, classes = _read(splits[split], classes)
+            images, labels, classes = _read(splits[split], classes, scale)
             read[split] = Split(images, labels)
     sizes = {tuple(part.images.shape[1:]) for part in read.values()}
     if len(sizes) > 1:
         raise TorchcapsError(f"data: splits with images of several sizes, {sorted(sizes)}.")
     train = read["train"]
+    unsplit = set(read) == {"train"}
     if "test" not in read:
         kept, held = hold_out(train.labels)  # the same test images for every seed
         if not len(held):
@@ -61,8 +71,51 @@ def as_dataset(
         train, read["test"] = train[kept], train[held]
         seed += 1
     if "val" in read:
-        return Dataset(name, train, read["val"], read["test"], classes)
-    return with_validation(name, train, read["test"], classes, seed=seed)
+        data = Dataset(name, train, read["val"], read["test"], classes)
+    else:
+        data = with_validation(name, train, read["test"], classes, seed=seed)
+    content = [t for part in read.values() for t in (part.images, part.labels)]
+    return replace(
+        data,
+        note=scale.note,
+        value_range=scale.used,
+        unsplit=unsplit,
+        files=sha256(b"".join(hashlib.sha256(t.numpy().data).digest() for t in content)),
+    )
+
+
+@dataclass
+class _Scale:
+    """The range of images that are not uint8: one for all splits, decided by the first."""
+
+    value_range: Range | None
+    used: Range | None = None
+    clipped: bool = False
+
+    def to_bytes(self, images: Tensor) -> Tensor:
+        if images.dtype == torch.uint8 or not images.numel():
+            return images.to(torch.uint8)
+        if images.dtype == torch.bool or images.is_complex():
+            raise TorchcapsError(
+                f"data: images of {images.dtype}; give uint8, float from 0 to 1, or integers."
+            )
+        whole = not images.is_floating_point()
+        values = Values(float(images.min()), float(images.max()), whole)
+        if not np.isfinite(values.low + values.high):
+            raise TorchcapsError("data: some values of the images are not finite.")
+        chosen = self.value_range or default_range([values], "data", "value_range=(LO, HI)")
+        if values.whole or self.value_range:
+            self.value_range = self.used = chosen
+        self.clipped |= exceeds(values, chosen)
+        parts = (part.cpu().double().numpy() for part in images.split(1024))
+        return torch.cat([torch.from_numpy(to_bytes(part, chosen)) for part in parts])
+
+    @property
+    def note(self) -> str:
+        if self.used is None:
+            return ""
+        clipped = "; some images have values outside the range, clipped" * self.clipped
+        return f"values {as_text(self.used)}{clipped}"
 
 
 def _splits(source: Any) -> dict[str, Any]:
@@ -115,18 +168,20 @@ def _class_names(source: Any) -> tuple[str, ...]:
     return tuple(map(str, names)) if isinstance(names, list | tuple) else ()
 
 
-def _read(source: Any, classes: tuple[str, ...]) -> tuple[Tensor, Tensor, tuple[str, ...]]:
+def _read(
+    source: Any, classes: tuple[str, ...], scale: _Scale
+) -> tuple[Tensor, Tensor, tuple[str, ...]]:
     if isinstance(source, tuple) and len(source) == 2 and hasattr(source[0], "shape"):
         images, labels = source
-        images = _batch(images if isinstance(images, Tensor) else torch.as_tensor(images))
+        images = scale.to_bytes(_batch(_tensor(images)))
     elif isinstance(source, Tensor | np.ndarray):
-        images = _batch(torch.as_tensor(source))
+        images = scale.to_bytes(_batch(_tensor(source)))
         return images, torch.full((len(images),), -1), ()
     else:
         pairs = list(_pairs(source))
         if not pairs or any(len(pair) != 2 for pair in pairs):
             raise TorchcapsError(TAKES)
-        images = _stacked([_image(image) for image, _ in pairs])
+        images = scale.to_bytes(_stacked([_image(image, scale) for image, _ in pairs]))
         labels = [label for _, label in pairs]
     if not len(images):
         raise TorchcapsError("data: there are no images.")
@@ -154,14 +209,21 @@ def _pairs(source: Any) -> Iterable[tuple[Any, ...]]:
     return (tuple(pair) if isinstance(pair, Sequence) else () for pair in items)
 
 
-def _image(value: Any) -> Tensor:
-    """One image as uint8 [C,H,W]."""
-    if hasattr(value, "getbands") and value.mode not in ("L", "RGB"):
-        value = value.convert("L" if value.mode == "1" else "RGB")
+def _tensor(value: Any) -> Tensor:
+    """An array, a tensor or a Pillow image as a tensor; unsigned integers of 16 bits as int32."""
     tensor = value if isinstance(value, Tensor) else torch.as_tensor(np.asarray(value).copy())
+    return tensor.int() if tensor.dtype == torch.uint16 else tensor
+
+
+def _image(value: Any, scale: _Scale) -> Tensor:
+    """One image [C,H,W]: uint8, or integers whose range all images decide."""
+    if hasattr(value, "getbands") and value.mode not in ("L", "RGB") and not is_deep(value):
+        value = value.convert("L" if value.mode == "1" else "RGB")
+    tensor = _tensor(value)
     if tensor.ndim not in (2, 3):
         raise TorchcapsError(f"data: an image of shape {tuple(tensor.shape)}; give [H,W,C].")
-    return _batch(tensor[None])[0]
+    image = _batch(tensor[None])[0]
+    return scale.to_bytes(image) if image.is_floating_point() else image
 
 
 def _stacked(images: list[Tensor]) -> Tensor:
@@ -171,27 +233,21 @@ def _stacked(images: list[Tensor]) -> Tensor:
             f"data: images of several shapes, {sorted(shapes)[:2]}; resize them first, or give a "
             "folder: data='folder:PATH,size=64'."
         )
+    kinds = sorted({str(image.dtype).removeprefix("torch.") for image in images})
+    if len(kinds) > 1:
+        raise TorchcapsError(f"data: images of several types, {', '.join(kinds)}; give one type.")
     return torch.stack(images)
 
 
 def _batch(images: Tensor) -> Tensor:
-    """Any of the usual layouts as uint8 [N,C,H,W]."""
+    """Any of the usual layouts as [N,C,H,W]."""
     if images.ndim == 3:
         images = images[:, None]
     if images.ndim != 4:
         raise TorchcapsError(f"data: images of shape {tuple(images.shape)}; give [N,H,W,C].")
     if images.shape[1] not in (1, 3) and images.shape[-1] in (1, 3):
         images = images.movedim(-1, 1)
-    if images.dtype == torch.uint8:
-        return images.contiguous()
-    if not images.is_floating_point():
-        raise TorchcapsError(f"data: images of {images.dtype}; give uint8, or float from 0 to 1.")
-    low, high = float(images.min()), float(images.max())
-    if not 0 <= low <= high <= 1:
-        raise TorchcapsError(
-            f"data: images from {low:g} to {high:g}; give uint8, or float from 0 to 1."
-        )
-    return (images * 255).round().to(torch.uint8).contiguous()
+    return images.contiguous()
 
 
 def _labels(labels: Any, classes: tuple[str, ...]) -> tuple[Tensor, tuple[str, ...]]:

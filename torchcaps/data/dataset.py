@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from torchcaps.data.stream import prefetch, together
-from torchcaps.errors import TorchcapsError
+from torchcaps.data.value_range import Range
+from torchcaps.errors import TorchcapsError, some_of
 from torchcaps.functional import counter_uniform
 
 
@@ -113,10 +114,14 @@ class Dataset:
     copies: int = 1
     shuffled: bool = True
     files: str = ""
-    """The sha256 of the names, classes and splits of a folder's images, which determine the splits;
-    empty for other data sets."""
+    """The sha256 of the names, classes and splits of a folder's images, which determine the splits,
+    or of images and labels in memory; empty for other data sets."""
     storage: str = ""
     """Where the images are, if their size decided that: in memory or on disk."""
+    value_range: Range | None = None
+    """Values of images with more than 8 bits that became 0 and 255; None without such images."""
+    unsplit: bool = False
+    """All images came without splits; validation and test were held out here."""
 
     def __repr__(self) -> str:
         splits = (f"{name}={getattr(self, name)}" for name in ("train", "val", "test"))
@@ -147,11 +152,9 @@ def named_as(data: Dataset, names: tuple[str, ...]) -> Dataset:
         return data
     unknown = [name for name in data.classes if name not in names]
     if unknown:
-        more = f" and {len(unknown) - 10} more" if len(unknown) > 10 else ""
         raise TorchcapsError(
-            f"{data.name} has classes that the model does not know: "
-            f"{', '.join(unknown[:10])}{more}. The model's classes: {', '.join(names[:10])}"
-            f"{' …' if len(names) > 10 else ''}."
+            f"{data.name} has classes that the model does not know: {some_of(unknown)}. The "
+            f"model's classes: {some_of(names)}."
         )
     number = torch.tensor([*(names.index(name) for name in data.classes), -1])  # -1 stays -1
     splits = {
@@ -159,6 +162,29 @@ def named_as(data: Dataset, names: tuple[str, ...]) -> Dataset:
         for name, split in (("train", data.train), ("val", data.val), ("test", data.test))
     }
     return replace(data, **splits, classes=names)
+
+
+def class_warnings(data: Dataset) -> list[str]:
+    """Classes that the splits do not cover, by name: one sentence for each kind."""
+    if data.train.labels.ndim != 1 or not data.num_classes:
+        return []
+    train, val, test = (
+        torch.bincount(split.labels[split.labels >= 0].cpu(), minlength=data.num_classes)
+        for split in (data.train, data.val, data.test)
+    )
+    total = train + val + test
+    numbers = data.classes == tuple(str(n) for n in range(data.num_classes))
+    kinds = {
+        "no images" + (" (number labels from 0 without gaps)" if numbers else ""): total == 0,
+        "no training images": (train == 0) & (total > 0),
+        "a single image": total == 1,
+        "no test images": (test == 0) & (total > 0),
+    }
+    return [
+        f"{data.name}: classes with {kind}: {some_of([data.classes[n] for n in rows])}."
+        for kind, mask in kinds.items()
+        if (rows := mask.nonzero()[:, 0].tolist())
+    ]
 
 
 def whole(data: Dataset) -> Split:

@@ -10,7 +10,7 @@ from pathlib import Path
 from torchcaps.data.dataset import Dataset
 from torchcaps.data.source import Remote, default_root, sha256_file
 from torchcaps.data.spec import call, parse
-from torchcaps.errors import TorchcapsError
+from torchcaps.errors import TorchcapsError, UsageError
 from torchcaps.registry import Registry
 
 
@@ -55,7 +55,10 @@ def entries() -> list[Entry]:
 
 
 def entry(text: str) -> Entry:
-    return DATASETS.find(parse(text)[0])
+    name, argument, _ = parse(text)
+    if name not in DATASETS and argument is None and Path(name).expanduser().is_dir():
+        raise UsageError(f"Unknown data set {name!r}. For this folder of images: folder:{text}.")
+    return DATASETS.find(name)
 
 
 def check(name: str, root: str | Path | None = None) -> list[str]:

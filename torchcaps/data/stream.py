@@ -15,6 +15,7 @@ from torch import Tensor
 
 from torchcaps.data.images import MAX_ASPECT, MAX_PIXELS, Size, cover, read_image
 from torchcaps.data.records import Bytes, Records
+from torchcaps.data.value_range import Range
 from torchcaps.errors import TorchcapsError
 
 MAX_THREADS = 8
@@ -55,7 +56,14 @@ def jpeg_decoder() -> Any:
 class Decoder:
     """Encoded images to pixels [H,W,C] of one size, as `read_image` gives them."""
 
-    def __init__(self, size: Size, mode: str, coding: Coding = "encoded"):
+    def __init__(
+        self,
+        size: Size,
+        mode: str,
+        coding: Coding = "encoded",
+        value_range: Range | None = None,
+    ):
+        self.value_range = value_range
         self.size, self.mode, self.coding = size, mode, coding
         self.channels = 3 if mode == "RGB" else 1
         self.shape = (*size, self.channels)
@@ -68,7 +76,10 @@ class Decoder:
                 raise TorchcapsError(f"{len(data):,} bytes are not {self.shape} pixels.")
             out[:] = np.frombuffer(data, np.uint8).reshape(self.shape)
         elif not (self.jpeg and self._jpeg(data, out)):
-            out[:] = read_image(io.BytesIO(data), self.size, self.mode).permute(1, 2, 0).numpy()
+            pixels = read_image(
+                io.BytesIO(data), self.size, self.mode, value_range=self.value_range
+            )
+            out[:] = pixels.permute(1, 2, 0).numpy()
 
     def _jpeg(self, data: Bytes, out: np.ndarray) -> bool:
         """Decode a usual JPEG; False if Pillow has to."""

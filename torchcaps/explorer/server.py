@@ -143,10 +143,12 @@ def make_app(shelf: Shelf, beside: Beside = lambda record: []) -> FastAPI:
         content = await request.body()
 
         def read() -> bytes:
-            channels, height, width = shelf.model(run).config.image_shape
+            model = shelf.model(run)
+            channels, height, width = model.config.image_shape
             mode = "RGB" if channels == 3 else "L"
-            pixels = read_image(io.BytesIO(content), (height, width), mode, PIXELS).float() / 255
-            return pack({"image": pixels.expand(channels, -1, -1)})
+            file = io.BytesIO(content)
+            pixels = read_image(file, (height, width), mode, PIXELS, model.value_range)
+            return pack({"image": (pixels.float() / 255).expand(channels, -1, -1)})
 
         return Response(await work.do(read), media_type=BINARY)
 

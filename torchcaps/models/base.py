@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from torchcaps.data.value_range import Range
 from torchcaps.errors import TorchcapsError
 from torchcaps.layers import Capsules
 from torchcaps.layers.routers import shapes
@@ -134,6 +135,8 @@ class Model(nn.Module):
     _num_features: int | None = None
     class_names: tuple[str, ...] = ()
     """Names of the classes that it was trained on, in the order of its logits, where known."""
+    value_range: Range | None = None
+    """Values of 16-bit and float images that become 0 and 1; None: it was trained on 8 bits."""
     coupling_sums: Literal["one", "at most one", "one over windows", "any"] = "one"
     """Sum of a child's couplings over its parents: one in each window, at most one if a child may
     have no parent, one over all windows that see it, or any if parents of one type do not compete
@@ -267,14 +270,16 @@ class Model(nn.Module):
     def save_pretrained(self, folder: str | Path) -> None:
         """Weights as safetensors, the configuration as JSON, and a model card."""
         config = {"version": CONFIG_VERSION, "family": self.config.family, **asdict(self.config)}
-        config["preprocessing"] = preprocessing(*self.config.image_shape)
+        config["preprocessing"] = preprocessing(*self.config.image_shape, self.value_range)
+        if self.value_range:
+            config["range"] = list(self.value_range)
         if self.class_names:
             config["classes"] = list(self.class_names)
         write_folder(Path(folder), self, config, self.model_card())
 
     def model_card(self) -> str:
         config = {**asdict(self.config), "classes": ", ".join(self.class_names)}
-        config["preprocessing"] = preprocessing(*self.config.image_shape)
+        config["preprocessing"] = preprocessing(*self.config.image_shape, self.value_range)
         return model_card(self.config.family, config, self.num_parameters, self.record)
 
     def push_to_hub(self, repository: str, **options: Any) -> str:

@@ -12,18 +12,20 @@ from typing import Any
 from safetensors.torch import save_file
 from torch import nn
 
+from torchcaps.data.value_range import Range, as_text
 from torchcaps.errors import UsageError, nearest
 
 CHOSEN = {"val": "validation", "test": "test"}
 """The split that chose an epoch, in words."""
 
 
-def preprocessing(channels: int, height: int, width: int) -> str:
+def preprocessing(channels: int, height: int, width: int, value_range: Range | None = None) -> str:
     """How `predict` makes an image of a picture, in words: the same for every model."""
+    deep = f"; 16-bit and float files: {as_text(value_range)}, clipped" if value_range else ""
     colors = {1: "grey", 3: "RGB"}.get(channels, f"{channels} channels")
     return (
         f"upright, scaled until it covers {height}x{width} (height x width), its middle, "
-        f"{colors}, values from 0 to 1"
+        f"{colors}, values from 0 to 1{deep}"
     )
 
 

@@ -1,6 +1,7 @@
 """Predictions: images in any form to class names and probabilities."""
 
 import io
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -9,9 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchcaps.data.images import list_images, read_image
+from torchcaps.data.images import is_deep, list_images, read_picture
 from torchcaps.data.images import read_images as read_files
-from torchcaps.errors import TorchcapsError, UsageError
+from torchcaps.data.value_range import Values, as_text, exceeds, to_bytes
+from torchcaps.errors import TorchcapsError, TorchcapsWarning, UsageError
 
 if TYPE_CHECKING:
     from torchcaps.models.base import Model, Output
@@ -75,8 +77,19 @@ def read_images(model: "Model", files: Sequence[Path]) -> Tensor:
 
     -> [B,C,H,W] in [0,1], on the model's device
     """
-    pixels, _ = read_files(files, *_target(model))
-    return pixels.to(next(model.parameters()).device).float() / 255
+    pictures = read_files(files, *_target(model), value_range=model.value_range)
+    _warn_of_clipping(model, pictures.clipped)
+    return pictures.images.to(next(model.parameters()).device).float() / 255
+
+
+def _warn_of_clipping(model: "Model", clipped: int | bool) -> None:
+    if clipped and model.value_range:
+        warnings.warn(
+            f"Some images have values outside the range {as_text(model.value_range)} that the "
+            "model was trained with; they are clipped.",
+            TorchcapsWarning,
+            stacklevel=2,
+        )
 
 
 def _is_pillow(image: Any) -> bool:
@@ -88,13 +101,22 @@ def _from_pillow(model: "Model", image: Any) -> Tensor:
     if not _is_pillow(image):
         raise TorchcapsError(f"A list of Pillow images has a {type(image).__name__} in it.")
     file = io.BytesIO()
-    (image.convert("RGB") if image.mode in ("CMYK", "YCbCr", "F") else image).save(file, "PNG")
+    if is_deep(image):
+        image.save(file, "TIFF")
+    else:
+        (image.convert("RGB") if image.mode in ("CMYK", "YCbCr") else image).save(file, "PNG")
     file.seek(0)
-    return read_image(file, *_target(model))
+    picture = read_picture(file, *_target(model), model.value_range)
+    assert picture.pixels is not None
+    if picture.values is not None and model.value_range:
+        _warn_of_clipping(model, exceeds(picture.values, model.value_range))
+    return picture.pixels
 
 
 def _as_pixels(model: "Model", images: Tensor | np.ndarray) -> Tensor:
-    """An array of images, uint8 or float in [0,1], as float [N,C,H,W]."""
+    """An array of images, uint8, float in [0,1] or integers in the model's range, as float
+    [N,C,H,W].
+    """
     tensor = torch.as_tensor(images)
     channels = model.config.in_channels
     if tensor.ndim == 2:
@@ -109,10 +131,19 @@ def _as_pixels(model: "Model", images: Tensor | np.ndarray) -> Tensor:
     if tensor.dtype == torch.uint8:
         tensor = tensor.float() / 255
     elif not tensor.is_floating_point():
-        raise TorchcapsError(f"Images of {tensor.dtype}: give uint8, or float from 0 to 1.")
+        if not model.value_range or tensor.dtype == torch.bool:
+            raise TorchcapsError(f"Images of {tensor.dtype}: give uint8, or float from 0 to 1.")
+        values = tensor.cpu().double().numpy()
+        if values.size:
+            _warn_of_clipping(model, exceeds(Values.of(values), model.value_range))
+        tensor = torch.from_numpy(to_bytes(values, model.value_range)).float() / 255
     low, high = (float(tensor.min()), float(tensor.max())) if tensor.numel() else (0.0, 0.0)
     if not 0 <= low <= high <= 1:  # NaN is in no range
-        raise TorchcapsError(f"Images from {low:g} to {high:g}: give uint8, or float from 0 to 1.")
+        known = model.value_range
+        scale = f" (the model was trained with {as_text(known)} as 0 to 1)" if known else ""
+        raise TorchcapsError(
+            f"Images from {low:g} to {high:g}: give uint8, or float from 0 to 1{scale}."
+        )
     tensor = tensor.float()
     model.check_images(tensor)
     return tensor

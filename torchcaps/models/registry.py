@@ -10,6 +10,7 @@ from typing import Any, get_type_hints
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
+from torchcaps.data.value_range import Range, as_range
 from torchcaps.errors import TorchcapsError, UsageError, nearest
 from torchcaps.models.base import CONFIG_VERSION, Model, ModelConfig
 from torchcaps.models.heads import drop_classes
@@ -125,16 +126,25 @@ def from_folder(folder: str | Path) -> Model:
     if values.pop("version", CONFIG_VERSION) != CONFIG_VERSION:
         raise TorchcapsError(f"{folder}: its config.json has another version than this torchcaps.")
     values.pop("preprocessing", None)  # words for people
+    value_range: Any = values.pop("range", None)
     model = build(config_from_dict(values))
     if not isinstance(classes, list) or not all(isinstance(name, str) for name in classes):
         raise TorchcapsError(f"{folder}: classes in its config.json are not a list of names.")
     model.class_names = tuple(classes)
+    model.value_range = None if value_range is None else _as_range(value_range, folder)
     try:
         model.load_state_dict(load_file(folder / "model.safetensors"))
     except (OSError, RuntimeError, SafetensorError) as error:
         reason = str(error).split("\n")[0]
         raise TorchcapsError(f"{folder}: no readable model.safetensors ({reason}).") from None
     return model.eval()
+
+
+def _as_range(value: Any, folder: Path) -> Range:
+    try:
+        return as_range(value if isinstance(value, list) else "")
+    except UsageError as error:
+        raise TorchcapsError(f"{folder}: its config.json has {error}") from None
 
 
 def _replace(config: ModelConfig, overrides: dict[str, Any], name: str) -> ModelConfig:

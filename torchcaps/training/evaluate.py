@@ -13,21 +13,23 @@ from typing import Any, Literal, NamedTuple
 from torchcaps.data import Dataset, Split, as_dataset
 from torchcaps.data.dataset import named_as, whole
 from torchcaps.data.registry import shared_loads
-from torchcaps.errors import TorchcapsError
+from torchcaps.data.value_range import as_text
+from torchcaps.errors import TorchcapsError, some_of
 from torchcaps.metrics.base import ProgressFn, evaluate_all, prepare
 from torchcaps.metrics.confusion import summary
 from torchcaps.metrics.reference import Reference, reference, with_intervals
 from torchcaps.models import Model
 from torchcaps.training.defaults import defaults
 from torchcaps.training.hardware import best_device, evaluation_precision, on_device
-from torchcaps.training.load import data_of, load, other_data, other_files
+from torchcaps.training.load import data_of, folder_of, in_range, load, other_data, other_files
 from torchcaps.training.provenance import environment
 from torchcaps.training.recipe import Recipe, from_dict
 from torchcaps.training.run import Run
 from torchcaps.training.setup import check_sizes
 from torchcaps.training.task import Task, make_task
 
-SplitName = Literal["test", "val", "train", "all"]
+SplitName = Literal["auto", "test", "val", "train", "all"]
+"""A split to evaluate; auto: test, or every image of new data without splits."""
 
 
 class Trained(NamedTuple):
@@ -92,7 +94,7 @@ def evaluate(
     model: Run | Model | str | Path,
     data: Any = "",
     *,
-    split: SplitName = "test",
+    split: SplitName = "auto",
     metrics: Sequence[str] = (),
     data_root: str | Path | None = None,
     device: str = "auto",
@@ -106,7 +108,8 @@ def evaluate(
 
     model: a run, its folder, a saved model, a pretrained model's name, or a model instance
     data: a data set by name, or whatever `fit` takes; default: the run's own
-    split: test, val, train, or all: every image of the set
+    split: test, val, train, or all: every image of the set; auto: test, or all of a folder or
+    arrays without splits that the model was not trained on
     metrics: metrics by name, each with a data set and options of its own if it needs them
     Returns `numbers` (by metric), `n` images, `intervals_95` of shares of images (Wilson), and for
     single labels `reference` (what a constant guess and a softmax regression reach), `classes`,
@@ -121,6 +124,8 @@ def evaluate(
         raise TorchcapsError(f"{name} has no labels. To classify its images: torchcaps predict.")
     if labelled and trained.model.class_names:
         dataset = named_as(dataset, trained.model.class_names)
+    if split == "auto":
+        split = "all" if _all_new(trained, dataset, name) else "test"
     if split == "train" and dataset.render is not None:
         raise TorchcapsError(
             f"{name}: its training images are generated anew in every epoch; evaluate on val or "
@@ -139,11 +144,8 @@ def evaluate(
             if found := reference(own, rows, dataset.classes):
                 details["reference"] = found.as_dict()
     facts = {"run": trained.name, "recipe": recipe.name, "seed": recipe.seed, "data": name}
-    if trained.run and name == recipe.data.name and other_files(trained.run.start(), dataset):
-        facts["note"] = (
-            f"{name} has other files than when the run began: the run may have learned from some "
-            "of these images."
-        )
+    if notes := list(_notes(trained, dataset, name, details)):
+        facts["note"] = " ".join(notes)
     results = [
         line
         for record in _metric_records(trained, metrics, dataset, name, data_root, "", progress)
@@ -186,18 +188,49 @@ def run_reference(run: Run) -> Reference | None:
     return reference(data, data.test, data.classes)
 
 
+def _all_new(trained: Trained, data: Dataset, name: str) -> bool:
+    """Whether all images of a data set are test images: they came without splits, and the model did
+    not learn from them.
+    """
+    own = trained.recipe.data.name
+    if not data.unsplit or folder_of(name) == folder_of(own) != "" or name == own != "memory":
+        return False
+    known = trained.run.start() if trained.run else trained.model.record or {}
+    return known.get("files", "") != data.files
+
+
+def _notes(trained: Trained, data: Dataset, name: str, details: dict[str, Any]) -> Iterator[str]:
+    """What to know of the numbers of an evaluation."""
+    if trained.run and name == trained.recipe.data.name and other_files(trained.run.start(), data):
+        yield (
+            f"{name} has other files than when the run began: the run may have learned from some "
+            "of these images."
+        )
+    if data.value_range and data.value_range != trained.model.value_range:
+        known = trained.model.value_range
+        yield (
+            f"{name} has the range {as_text(data.value_range)}; the model was trained with "
+            f"{as_text(known) if known else 'images of 8 bits'}."
+        )
+    if missing := [c["name"] for c in details.get("classes", ()) if not c["n"]]:
+        yield f"No images of: {some_of(missing)}."
+
+
 def _dataset(trained: Trained, data: Any, root: str | Path | None) -> tuple[Dataset, str]:
     """The data set to evaluate on, and its name."""
     recipe = trained.recipe
+    value_range = trained.model.value_range
     if not isinstance(data, str):
-        dataset = as_dataset(data, seed=recipe.data.seed)
+        dataset = as_dataset(data, value_range=value_range, seed=recipe.data.seed)
         return dataset, dataset.name
     if not data and trained.run is not None:
         return run_data(trained.run, root), recipe.data.name
     if not data and not recipe.data.name:
         raise TorchcapsError(f"{trained.name} has no data set of its own: give one (data=…).")
     name = data or recipe.data.name
-    return data_of(other_data(recipe.data, name), root, label_seed=recipe.seed), name
+    spec = other_data(recipe.data, name)
+    spec = replace(spec, name=in_range(name, value_range))
+    return data_of(spec, root, label_seed=recipe.seed), name
 
 
 def evaluate_metrics(

@@ -86,6 +86,7 @@ def finish(training: Training, command: str = "") -> dict[str, Any]:
     }
     if training.chief:
         task.model.record, task.model.class_names = record, context.data.classes
+        task.model.value_range = context.data.value_range
         _write(run, task, record)
     context.fabric.barrier()  # what comes next may read the run
     return record

@@ -8,6 +8,8 @@ from torchcaps.data import Dataset
 from torchcaps.data import load as load_data
 from torchcaps.data.dataset import hold_fewer, keep_per_class
 from torchcaps.data.source import sha256_file
+from torchcaps.data.spec import parse
+from torchcaps.data.value_range import Range, as_text
 from torchcaps.errors import TorchcapsError, nearest
 from torchcaps.models import Model, from_folder
 from torchcaps.models.hub import pretrained_folder, pretrained_names
@@ -33,6 +35,19 @@ def data_of(spec: DataSpec, root: str | Path | None = None, *, label_seed: int =
 def other_data(spec: DataSpec, name: str) -> DataSpec:
     """The specification of another data set to evaluate a run on: whole, with the same seed."""
     return spec if name == spec.name else replace(spec, name=name, held_out=0, per_class=0)
+
+
+def folder_of(name: str) -> str:
+    """The absolute path of an image folder by the name of its data set; empty for other sets."""
+    kind, path, _ = parse(name)
+    return str(Path(path).expanduser().resolve()) if kind == "folder" and path else ""
+
+
+def in_range(name: str, value_range: Range | None) -> str:
+    """The name of an image folder with the range of a model, unless it has one of its own."""
+    if value_range is None or not folder_of(name) or "range" in parse(name)[2]:
+        return name
+    return f"{name},range={as_text(value_range)}"
 
 
 def other_files(start: dict[str, Any], data: Dataset) -> bool:

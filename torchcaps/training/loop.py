@@ -3,6 +3,7 @@
 import signal
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -14,8 +15,9 @@ from rich.console import Console
 
 from torchcaps import plugins
 from torchcaps.data import Dataset
+from torchcaps.data.dataset import class_warnings
 from torchcaps.data.registry import shared_loads
-from torchcaps.errors import Interrupted, TorchcapsError
+from torchcaps.errors import Interrupted, TorchcapsError, TorchcapsWarning
 from torchcaps.metrics.accuracy import Training as TrainAccuracy
 from torchcaps.models.base import Model
 from torchcaps.training import checkpoint
@@ -235,6 +237,8 @@ def start(
     if training.console:
         for remark in _remarks(training):
             training.console.print(remark, markup=False, highlight=False, soft_wrap=True)
+    for text in class_warnings(context.data) if chief else ():
+        warnings.warn(text, TorchcapsWarning, stacklevel=2)
     with claimed(run.folder, recipe), explain_failures(run.folder, context.fabric.world_size):
         training.save()
         train_to_end(training, command, callbacks)

@@ -9,7 +9,7 @@ from PIL import Image
 
 from torchcaps import data
 from torchcaps.data.images import read_image
-from torchcaps.errors import TorchcapsError
+from torchcaps.errors import TorchcapsError, TorchcapsWarning
 
 
 def picture(path, level=100, size=(12, 10), **options):
@@ -104,7 +104,11 @@ RIGHT = {
         lambda r: (beside(r), picture(r / "preview.png")), "", TWO, (16, 2, 2)),
     "folders in classes": (
         lambda r: classes(r, "cat/2020", "cat/2021/may", "dog"), "", TWO, (24, 3, 3)),
-    "links": (linked, "/here", TWO, (16, 2, 2)),
+    "links": (linked, "/here,follow_links=true", TWO, (16, 2, 2)),
+    "links inside": (
+        lambda r: (plain(r), (r / "dog/loop").symlink_to(r),
+                   (r / "cat/again.png").symlink_to(r / "cat/0.png")),
+        "", TWO, (17, 2, 2)),
     "no labels": (lambda r: classes(r, "."), "", (), (8, 1, 1)),
     "an empty class": (lambda r: (plain(r), (r / "emu").mkdir()), "", TWO, (16, 2, 2)),
     "other letters and commas": (
@@ -206,6 +210,17 @@ def test_a_folder_has_the_same_test_images_for_every_seed(tmp_path):
     zero, one = (data.load(f"folder:{tmp_path},size=8,mode=L", seed=seed) for seed in (0, 1))
     assert torch.equal(zero.test.images, one.test.images)
     assert not torch.equal(zero.val.images, one.val.images)
+
+
+def test_links_that_leave_the_folder_are_not_followed_unless_asked(tmp_path):
+    classes(tmp_path, "photos/cat", "photos/dog", "private")
+    (tmp_path / "photos/emu").symlink_to(tmp_path / "private")
+    (tmp_path / "photos/cat/secret.png").symlink_to(tmp_path / "private/0.png")
+    with pytest.warns(TorchcapsWarning, match=r"cat/secret\.png, emu.*follow_links=true"):
+        loaded = data.load(f"folder:{tmp_path}/photos,size=8")
+    assert loaded.classes == TWO and len(data.dataset.whole(loaded)) == 20
+    loaded = data.load(f"folder:{tmp_path}/photos,size=8,follow_links=true")
+    assert loaded.classes == (*TWO, "emu") and len(data.dataset.whole(loaded)) == 31
 
 
 def test_center_crop(tmp_path):

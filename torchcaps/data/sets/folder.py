@@ -5,6 +5,7 @@
     PATH/…                         images without labels
     labels=FILE.csv                a table with columns file and label, and optionally split
 
+Gray images of 16 bits and float images have one scale, range=LO..HI (`data/value_range.py`).
 Other folders next to train/ are an error, unless `others` is ignore or classes.
 """
 
@@ -19,15 +20,18 @@ import torch
 from torch import Tensor
 
 from torchcaps.data.dataset import Dataset, Split, hold_out, with_validation
-from torchcaps.data.images import SUFFIXES, Size, as_size, list_images, read_images
+from torchcaps.data.images import SUFFIXES, as_size, list_images, read_images, values_of
 from torchcaps.data.records import SPLITS, FileRecords, ranges
 from torchcaps.data.registry import register
 from torchcaps.data.source import sha256
 from torchcaps.data.stream import Decoder, images_of, must_stay_on_disk
+from torchcaps.data.value_range import Range, as_range, as_text, default_range
 from torchcaps.errors import TorchcapsError
 
 _FILES = ("file", "filename", "file_name", "image", "image_id", "path", "id")
 _LABELS = ("label", "class", "category", "target")
+TRAINING = ("", "train")
+"""Splits of files that may be training files: without splits, all."""
 Others = Literal["refuse", "ignore", "classes"]
 
 
@@ -51,40 +55,56 @@ def load_folder(
     others: str = "refuse",
     skip_broken: bool = False,
     labels: str = "",
+    range: str = "",
+    follow_links: bool = False,
     in_memory: str = "auto",
 ) -> Dataset:
     """Load the images of a folder with its splits, or with new splits if it has none."""
     if mode not in ("L", "RGB"):
         raise TorchcapsError(f"mode={mode!r}: give L (gray) or RGB.")
     sides = as_size(size)
-    files, classes, notes = list_files(folder, labels, others)
+    given = as_range(range) if range else None
+    files, classes, notes = list_files(folder, labels, others, follow_links)
     notes = [note, *notes] if note else notes
     storage = ""
     if must_stay_on_disk(len(files), sides, mode, in_memory):
         records = file_records(name, folder, files, classes)
-        images, storage = images_of(records, Decoder(sides, mode), "false")
+        value_range = given or _range_of(folder, files)
+        decoder = Decoder(sides, mode, value_range=value_range)
+        images, storage = images_of(records, decoder, "false")
+        notes += _about_range(given, value_range)
         data = Split(images, records.labels)
         splits = {split: data[rows.start : rows.stop] for split, rows in records.splits.items()}
         readable = files
     else:
-        readable, splits = _read(files, classes, sides, mode, skip_broken)
+        fit = {n for n, file in enumerate(files) if file.split in TRAINING}
+        pictures = read_images([f.path for f in files], sides, mode, skip_broken, given, fit)
+        readable, value_range = [files[n] for n in pictures.rows], pictures.value_range
+        splits = _labelled(pictures.images, readable, classes)
+        notes += _about_range(given, value_range, pictures.clipped, pictures.coarse)
     if broken := len(files) - len(readable):
         notes.append(f"{broken} of {len(files)} files could not be read and are left out")
     if unreadable := sorted(set(classes) - {f.label for f in readable}):
         raise TorchcapsError(f"{folder}: no image of {', '.join(unreadable)} can be read.")
     data = split_up(name, folder, splits, classes, seed, "; ".join(notes))
-    return replace(data, files=_identity(folder, readable), storage=storage)
+    return replace(
+        data,
+        files=_identity(folder, readable),
+        storage=storage,
+        value_range=value_range,
+        unsplit=not readable[0].split,
+    )
 
 
 def list_files(
-    folder: Path, labels: str = "", others: str = "refuse"
+    folder: Path, labels: str = "", others: str = "refuse", follow_links: bool = False
 ) -> tuple[list[File], tuple[str, ...], list[str]]:
     """The images of a folder, their classes, and remarks."""
     if others not in ("refuse", "ignore", "classes"):
         raise TorchcapsError(f"others={others}: give ignore or classes.")
     if not folder.is_dir():
         raise TorchcapsError(f"{folder}: no such folder.")
-    images = list_images(folder)
+    images = list_images(folder, follow_links)
     if not images:
         raise TorchcapsError(f"{folder}: no images ({', '.join(sorted(SUFFIXES))}) in it.")
     files = _from_table(folder, images, labels) if labels else _from_tree(folder, images, others)
@@ -197,18 +217,38 @@ def _classes(folder: Path, files: list[File]) -> tuple[str, ...]:
     return tuple(classes)
 
 
-def _read(
-    files: list[File], classes: tuple[str, ...], size: Size, mode: str, skip_broken: bool
-) -> tuple[list[File], dict[str, Split]]:
-    """Read the images. -> files that could be read, splits by name"""
+def _range_of(folder: Path, files: list[File]) -> Range | None:
+    """The range of images on disk with more than 8 bits; None without such images."""
+    values = values_of([file.path for file in files if file.split in TRAINING])
+    return default_range(values, str(folder)) if values else None
+
+
+def _about_range(
+    given: Range | None, used: Range | None, clipped: int = 0, coarse: int = 0
+) -> list[str]:
+    """What a user should know of images with more than 8 bits."""
+    notes = []
+    if used:
+        change = "" if given else "; range=LO..HI sets another"
+        notes.append(f"gray values {as_text(used)}{change}")
+    elif given:
+        notes.append(f"range={as_text(given)} is not used: these images have 8 bits")
+    if clipped:
+        notes.append(f"{clipped:,} images have values outside the range, clipped")
+    if coarse:
+        notes.append(f"{coarse:,} color images of 16 bits are read by their upper 8")
+    return notes
+
+
+def _labelled(images: Tensor, files: list[File], classes: tuple[str, ...]) -> dict[str, Split]:
+    """The images of these files with their labels, by the name of their split."""
     numbers = {name: n for n, name in enumerate(classes)}
-    images, indices = read_images([f.path for f in files], size, mode, skip_broken)
-    readable = [files[n] for n in indices]
-    labels = torch.tensor([-1 if f.label is None else numbers[f.label] for f in readable])
-    data, splits = Split(images, labels), {}
-    for split in dict.fromkeys(f.split for f in readable):
-        splits[split] = data[torch.tensor([f.split == split for f in readable])]
-    return readable, splits
+    labels = torch.tensor([-1 if f.label is None else numbers[f.label] for f in files])
+    data = Split(images, labels)
+    return {
+        split: data[torch.tensor([f.split == split for f in files])]
+        for split in dict.fromkeys(f.split for f in files)
+    }
 
 
 def split_up(
@@ -251,7 +291,9 @@ def _hold_out(folder: Path, labels: Tensor, seed: int) -> tuple[Tensor, Tensor]:
 @register(
     "folder",
     "your own images: folder:PATH[,size=64|48x64][,mode=RGB|L][,labels=FILE.csv]"
-    "[,others=ignore|classes][,skip_broken=true][,in_memory=false]",
+    "[,range=LO..HI][,others=ignore|classes][,skip_broken=true][,follow_links=true]"
+    "[,in_memory=false]",
+    revision=2,
 )
 def folder(
     root: Path,
@@ -263,6 +305,8 @@ def folder(
     labels: str = "",
     others: str = "refuse",
     skip_broken: bool = False,
+    range: str = "",
+    follow_links: bool = False,
     in_memory: str = "auto",
 ) -> Dataset:
     """Class subfolders, with or without train/val/test above them; other images have no labels."""
@@ -276,5 +320,7 @@ def folder(
         labels=labels,
         others=others,
         skip_broken=skip_broken,
+        range=range,
+        follow_links=follow_links,
         in_memory=in_memory,
     )

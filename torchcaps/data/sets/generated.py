@@ -102,6 +102,7 @@ def _generate(
         data.classes,
         f"drawn from {data.name}",
         _OnDemand(transformation, 3 * seed) if fresh else None,
+        value_range=data.value_range,
     )
 
 

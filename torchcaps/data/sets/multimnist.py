@@ -88,7 +88,10 @@ def _overlapping(name: str, root: Path, base: str, seed: int, copies: int, **opt
     ]
     val, test = _fixed(data.val, overlays[1]), _fixed(data.test, overlays[2])
     note = f"drawn from {data.name}"
-    return Dataset(f"{name}:{base}", data.train, val, test, data.classes, note, overlays[0], copies)
+    return Dataset(
+        f"{name}:{base}", data.train, val, test, data.classes, note, overlays[0], copies,
+        value_range=data.value_range,
+    )  # fmt: skip
 
 
 @register("multimnist", "two overlapping digits, 36x36, a stream: multimnist:mnist[,copies=100]")
