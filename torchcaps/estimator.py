@@ -4,6 +4,8 @@ It trains in memory, without a run folder; for a record, checkpoints and a repor
 `torchcaps.fit`.
 """
 
+import warnings
+from dataclasses import replace
 from math import isqrt
 from typing import Any
 
@@ -17,20 +19,27 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from torchcaps.data import Batch
+from torchcaps.errors import TorchcapsWarning
 from torchcaps.models import Model
 from torchcaps.models.predict import class_probabilities
 from torchcaps.models.registry import build, model_config
 from torchcaps.training.defaults import defaults
 from torchcaps.training.optim import make_optimizer
 from torchcaps.training.recipe import OptimizerSpec
-from torchcaps.training.tasks import make_task
+from torchcaps.training.tasks import Classify, make_task
 
 SMALLEST = 28
 """Side of the smallest image that a network is given; smaller ones are enlarged to it."""
+MAX_OUTSIDE = 0.01
+"""Largest share of values that may lie far outside the range that `fit` saw."""
+MIN_SPAN = 1 / 64
+"""Smallest range of values, as a share of the range that `fit` saw, without a warning."""
 
 
 class CapsuleClassifier(ClassifierMixin, BaseEstimator):
-    """A capsule network on images [N,H,W], [N,H,W,C], or rows of pixels [N,HW].
+    """A capsule network on images [N,H,W], [N,H,W,C], or rows of pixels [N,HW] of square images.
+
+    Values can have any scale: every pixel is standardized by its mean and deviation in `fit`.
 
     model: a name of `torchcaps.list_models()`; epochs, batch_size, lr: of Adam, with a rate that
     falls to zero; random_state: the seed, None for 0; device: "auto" takes a GPU where there is one
@@ -63,7 +72,11 @@ class CapsuleClassifier(ClassifierMixin, BaseEstimator):
             raise ValueError("y has one class; a classifier needs two.")
         numeric = np.asarray(X, np.float64)
         self.low_, self.high_ = float(numeric.min()), float(numeric.max())
+        self.mean_, deviation = numeric.mean(0), numeric.std(0)
+        varies = deviation > 1e-10 * max(abs(self.low_), abs(self.high_))
+        self.scale_ = np.where(varies, deviation, np.inf)  # a constant pixel says nothing
         self.shape_ = np.shape(X)[1:]
+        self._check_square()
         images = self._images(X)
         labels = torch.from_numpy(numbers.astype(np.int64))
         with torch.random.fork_rng(devices=[]):
@@ -73,6 +86,28 @@ class CapsuleClassifier(ClassifierMixin, BaseEstimator):
             raise ValueError(f"The loss was not finite: give a smaller lr than {self.lr:g}.")
         self.n_iter_ = self.epochs
         return self
+
+    def _check_square(self) -> None:
+        """Warn of rows that are not the pixels of a square image."""
+        side = isqrt(self.shape_[0] - 1) + 1
+        if len(self.shape_) == 1 and side**2 != self.shape_[0]:
+            warnings.warn(
+                f"X has {self.shape_[0]} columns, which are no square image: they are filled up "
+                f"to {side}x{side}. Give [N,H,W] if they are pixels.",
+                TorchcapsWarning,
+                stacklevel=3,
+            )
+
+    def _check_range(self, X: np.ndarray) -> None:
+        """Raise or warn if the values are scaled otherwise than in `fit`."""
+        values = np.asarray(X, np.float64)
+        low, high, span = float(values.min()), float(values.max()), self.high_ - self.low_
+        text = f"X runs from {low:g} to {high:g}; `fit` saw {self.low_:g} to {self.high_:g}."
+        far = (values < self.low_ - span / 2) | (values > self.high_ + span / 2)
+        if far.mean() > MAX_OUTSIDE:
+            raise ValueError(f"{text} Scale both in the same way.")
+        if 0 < high - low < MIN_SPAN * span:
+            warnings.warn(f"{text} Are both scaled in the same way?", TorchcapsWarning, 3)
 
     def _seed(self) -> int:
         if self.random_state is None or isinstance(self.random_state, int | np.integer):
@@ -88,9 +123,10 @@ class CapsuleClassifier(ClassifierMixin, BaseEstimator):
         network = build(config)
         if "logits" not in network.provides:
             raise ValueError(f"model={self.model!r} tells no classes: give one that does.")
-        task = (
-            make_task(network, defaults(self.model, config, labelled=True).task).to(device).train()
-        )
+        usual = defaults(self.model, config, labelled=True).task
+        if isinstance(usual, Classify):  # decoders draw in [0,1], not standardized images
+            usual = replace(usual, reconstruction=0.0)
+        task = make_task(network, usual).to(device).train()
         optimizer = make_optimizer(task, OptimizerSpec(kind="adam", lr=self.lr))
         batch = min(self.batch_size, len(images))
         steps = len(images) // batch
@@ -111,8 +147,9 @@ class CapsuleClassifier(ClassifierMixin, BaseEstimator):
         return "cuda" if torch.cuda.is_available() else "cpu"
 
     def _images(self, X: np.ndarray) -> Tensor:
-        """Any of the layouts as squares [N,C,S,S] in [0,1], by the range that `fit` saw."""
-        values = torch.from_numpy(np.asarray(X, np.float32))
+        """Any of the layouts as standardized squares [N,C,S,S]."""
+        scores = (np.asarray(X, np.float64) - self.mean_) / self.scale_
+        values = torch.from_numpy(scores.astype(np.float32))
         if values.ndim == 2:
             side = isqrt(values.shape[1] - 1) + 1
             values = F.pad(values, (0, side * side - values.shape[1])).unflatten(1, (side, side))
@@ -121,7 +158,6 @@ class CapsuleClassifier(ClassifierMixin, BaseEstimator):
         if values.ndim != 4 or values.shape[-1] not in (1, 3):
             raise ValueError(f"X of shape {tuple(values.shape)}: give [N,H,W] or [N,H,W,C].")
         values = values.movedim(-1, 1)
-        values = ((values - self.low_) / max(self.high_ - self.low_, 1e-12)).clamp(0, 1)
         side = max(SMALLEST, *values.shape[2:])
         if values.shape[2:] != (side, side):
             values = F.interpolate(values, (side, side), mode="nearest")
@@ -134,6 +170,7 @@ class CapsuleClassifier(ClassifierMixin, BaseEstimator):
         X = validate_data(self, X, allow_nd=True, dtype="numeric", reset=False)  # pyright: ignore
         if np.shape(X)[1:] != self.shape_:
             raise ValueError(f"X has images of {np.shape(X)[1:]}; `fit` had {self.shape_}.")
+        self._check_range(X)
         parts = self._images(X).split(256)
         return np.concatenate(
             [class_probabilities(self.network_.encode(part)).double().numpy() for part in parts]
