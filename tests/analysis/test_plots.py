@@ -10,6 +10,7 @@ from tests.models.test_registry import small
 from torchcaps.analysis import report_plots
 from torchcaps.analysis.confusion import by_class, worst_mistakes
 from torchcaps.analysis.plots import get_plot
+from torchcaps.analysis.traversal import explained
 from torchcaps.data import Split
 from torchcaps.errors import TorchcapsError
 from torchcaps.models import Output
@@ -88,3 +89,26 @@ def test_mistakes_of_a_perfect_model(digits):
     assert view.figure({"x": {**nothing, "labels": np.zeros(0), "predicted": np.zeros(0)}}).texts
     model = torchcaps.create_model("capsnet", **TINY_CAPSNET)
     assert view.figure({"x": view.compute(model, digits)}).axes
+
+
+def test_a_decoder_that_learned_nothing_is_named(digits):
+    """An untrained decoder; one that copies the images' mean color; a trained one."""
+    plot = get_plot("reconstructions")
+    torch.manual_seed(0)
+    assert "explain 0 %" in plot.blank(torchcaps.create_model("capsnet-small"), digits)
+    assert plot.blank(torchcaps.load("capsnet-small.digits"), digits) == ""
+    assert plot.blank(torchcaps.load("convnet-avg-small.digits"), digits) == ""
+
+
+def test_explained_variance_of_reconstructions(monkeypatch):
+    """Two images, one 0 and 1, one all 1; decoded as their means and as the mean of both."""
+    images = torch.tensor([[0.0, 1.0], [1.0, 1.0]]).view(2, 1, 1, 2)
+    for decoded, share in (
+        (images, 1.0),
+        (images.mean(0, keepdim=True).expand(2, -1, -1, -1), 0.0),
+        (images.flip(0), 1 - 2 / 0.5),
+    ):
+        values = decoded.numpy()
+        monkeypatch.setattr("torchcaps.analysis.traversal.reconstructions", lambda *_, v=values: v)
+        # errors of the flat images 0.5 and 1: twice 0.25; of the mean image 0.5 and 1: the same
+        assert explained(None, images) == pytest.approx((share, 0.0))

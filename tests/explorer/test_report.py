@@ -9,9 +9,12 @@ import torch
 from PIL import Image
 
 from tests.conftest import TINY_CAPSNET
+from torchcaps.analysis.plots import get_plot
 from torchcaps.cli import main
-from torchcaps.explorer.report import in_words, without_folders, write_report
+from torchcaps.explorer.report import without_folders, write_report
+from torchcaps.explorer.results import in_words
 from torchcaps.models.registry import model_config
+from torchcaps.training.evaluate import evaluate
 from torchcaps.training.loop import start
 from torchcaps.training.recipe import DataSpec
 from torchcaps.training.run import Run
@@ -51,7 +54,25 @@ def test_the_report_is_self_contained_and_complete(run, tmp_path):
     assert re.search(r"CapsNet classifies [\d.]+ % of 500 test images of digits correctly", text)
     assert "currentColor" in text and "<svg" in text
     names = {p.stem for p in (run / "figures").glob("*.png")}
-    assert {"training-loss", "training-parts", "classes", "mistakes", "units", "where"} <= names
+    assert {"training-loss", "training-parts", "classes", "mistakes", "where"} <= names
+    section = text[text.index('<section id="units">') :].partition("</section>")[0]
+    assert "The decoder learned nothing: its reconstructions explain 0 %" in section
+    assert "data-drawing" not in section and "units" not in names
+
+
+def test_the_report_states_what_to_compare_with(run, written):
+    """The interval, the most frequent class and a softmax regression, as `eval` prints them."""
+    found = evaluate(run)
+    low, high = (100 * limit for limit in found["intervals_95"]["accuracy"])
+    known = found["reference"]
+    text = " ".join(written.read_text().split())
+    accuracy = f"{100 * found['numbers']['accuracy']:.2f} %"
+    assert f"correctly (95 % interval {low:.1f} to {high:.1f} %)." in text
+    assert f"<td>{accuracy} ({low:.1f} to {high:.1f})</td>" in text
+    majority, softmax = (f"{100 * known[f'{n}_accuracy']:.2f} %" for n in ("majority", "softmax"))
+    assert f"scores {majority}, a softmax regression on 16x16 pixels {softmax}." in text
+    assert f"<th>most frequent class</th><td>–</td> <td>{majority}</td>" in text
+    assert f"<th>softmax regression, 16x16 pixels</th><td>–</td> <td>{softmax}</td>" in text
 
 
 @pytest.mark.parametrize("width", [1200, 400])
@@ -110,26 +131,64 @@ def test_ids_are_unique(written):
     assert len(ids) == len(set(ids)) > 10
 
 
-def test_reports_of_different_runs(run, tiny_recipe, tmp_path):
-    """Runs with different data, image size, task and model in one report."""
+@pytest.fixture
+def photos(tmp_path):
+    """A folder of noise in color, four classes, with names that a page must wrap or escape."""
     for number in range(80):
         folder = tmp_path / "secret/photos" / f"class {number % 4}"
         folder.mkdir(parents=True, exist_ok=True)
         pixels = torch.randint(0, 255, (24, 20, 3), dtype=torch.uint8).numpy()
-        Image.fromarray(pixels).save(folder / f"{number}.png")
-    other = start(
-        replace(
-            tiny_recipe, epochs=2, batch_size=20, row="photos",
-            data=DataSpec(name=f"folder:{tmp_path}/secret/photos,size=20"),
-            model=model_config("convnet-avg-small", channels=(4, 4), kernel_size=5),
-            task=Classify(loss="cross_entropy"),
-        ),
-        tmp_path / "other",
-    )  # fmt: skip
-    text = write_report([run, other.folder], tmp_path / "both.html").read_text()
+        Image.fromarray(pixels).save(folder / f"photo <b> {number}.png")
+    return tmp_path / "secret/photos"
+
+
+def photo_run(recipe, photos, out, name="convnet-avg-small", **model):
+    fields = {"epochs": 1, "batch_size": 20, "data": DataSpec(name=f"folder:{photos},size=20")}
+    task = Classify(loss="cross_entropy")
+    return start(
+        replace(recipe, **fields, row=name, model=model_config(name, **model), task=task), out
+    ).folder
+
+
+def test_reports_of_different_runs(run, tiny_recipe, photos, tmp_path):
+    """Runs with different data, image size, task and model in one report."""
+    words = {"channels": (4, 4), "kernel_size": 5}
+    other = photo_run(tiny_recipe, photos, tmp_path / "other", **words)
+    text = write_report([run, other], tmp_path / "both.html").read_text()
     assert "Differences between the runs" in text and "accuracy, photos" in text
-    assert "Not shown for photos: It needs a decoder that draws from capsules." in text
+    missing = "Not shown for convnet-avg-small: It needs a decoder that draws from capsules."
+    assert missing in text
     assert str(tmp_path) not in text and "secret" not in text
+    assert "For photographs also train convnet-modern" in text
+
+
+def test_mistakes_name_their_files(tiny_recipe, photos, tmp_path, capsys, monkeypatch):
+    """In the report with its figure, and in what `eval` prints."""
+    monkeypatch.setattr("torchcaps.explorer.report.report_plots", lambda: [get_plot("mistakes")])
+    words = {"channels": (4, 4), "kernel_size": 5}
+    folder = photo_run(tiny_recipe, photos, tmp_path / "run", **words)
+    found = evaluate(folder)
+    first = found["mistakes"][0]["file"]
+    assert re.fullmatch(r"class \d/photo <b> \d+\.png", first)
+    label = found["mistakes"][0]["label"]
+    assert first.startswith(label) and (photos / first).is_file()
+    text = write_report([folder]).read_text()
+    assert first.replace("<", "\\u003c") in text and "photo <b>" not in text
+    assert main(["eval", str(folder)]) == 0
+    assert f"({first})" in capsys.readouterr().out
+
+
+def test_photographs_are_compared_with_the_strongest_convnet(
+    tiny_recipe, photos, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("torchcaps.explorer.report.report_plots", lambda: [])
+    words = {"channels": (4, 4), "kernel_size": 5}
+    one = photo_run(tiny_recipe, photos, tmp_path / "one", **words)
+    two = photo_run(tiny_recipe, photos, tmp_path / "two", "convnet-modern", channels=(4,) * 7)
+    text = write_report([one, two], tmp_path / "both.html").read_text()
+    sentence = r"convnet-avg-small is ([\d.]+ points (above|below)|level with) convnet-modern, the"
+    assert re.search(sentence + " strongest ConvNet baseline here; their intervals overlap", text)
+    assert "also train" not in text
 
 
 def test_reports_of_unfinished_runs(tiny_recipe, tmp_path):

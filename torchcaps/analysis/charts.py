@@ -5,6 +5,7 @@ lines, bars, a matrix, a grid of images, images with captions, or maps over an i
 """
 
 import base64
+import textwrap
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -201,17 +202,23 @@ class Shots(Chart):
             return figure
         columns = min(4, count)
         rows = -(-count // columns)
-        figure = new_figure(1.15 * columns, 1.6 * rows)
+        captions = ["\n".join(map(_wrapped, text.split("\n"))) for text in self.captions]
+        lines = max(text.count("\n") + 1 for text in captions)
+        figure = new_figure(1.3 * columns, (1.15 + 0.13 * lines) * rows)
         for index, axes in enumerate(figure.subplots(rows, columns, squeeze=False).flat):
             axes.set_axis_off()
             if index < count:
                 show_grid(axes, self.images[None, index : index + 1], [], None)
-                axes.set_title(self.captions[index], fontsize=7)
+                axes.set_title(captions[index], fontsize=6)
         return figure
 
     def data(self) -> dict[str, Any]:
         return {"kind": self.kind, "images": packed(self.images), "captions": self.captions,
                 "otherwise": self.otherwise}  # fmt: skip
+
+
+def _wrapped(text: str) -> str:
+    return "\n".join(textwrap.wrap(text, 24)) or text
 
 
 @dataclass(frozen=True)

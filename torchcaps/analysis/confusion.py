@@ -71,7 +71,12 @@ class Confusion(ClassPlot):
 class Mistakes(ClassPlot):
     title = "Worst mistakes"
     order = 20
-    description = "Misclassified test images, the most confident first."
+    description = "Misclassified test images and their files, the most confident first."
+
+    def compute(self, model: Model, data: Dataset) -> Arrays:
+        arrays = super().compute(model, data)
+        files = [data.file_of(int(number)) for number in arrays.pop("file")]
+        return {**arrays, "files": np.array(files, str)}
 
     def of_predictions(self, model: Model, split: Split) -> Arrays:
         return worst_mistakes(model, split, MAX_MISTAKES)
@@ -81,5 +86,7 @@ class Mistakes(ClassPlot):
         for row in range(len(values["images"])):
             label, predicted = (classes[values[name][row]] for name in ("labels", "predicted"))
             confidence = f"{100 * values['confidence'][row]:.0f} %"
-            captions.append(f"true: {label}\npredicted: {predicted}, {confidence}")
+            file = str(values["files"][row])
+            lines = [f"true: {label}", f"predicted: {predicted}, {confidence}"]
+            captions.append("\n".join([*lines, *([file] if file else [])]))
         return Shots(values["images"], captions, "no mistakes on these images")

@@ -55,6 +55,10 @@ class Plot:
         need = missing_need(model, data, self.needs)
         return f"It needs {need}." if need else ""
 
+    def blank(self, model: Model, data: Dataset) -> str:
+        """Why a report shows this sentence instead of the figure; empty if it shows the figure."""
+        return ""
+
     def compute(self, model: Model, data: Dataset) -> Arrays:
         raise NotImplementedError
 

@@ -23,6 +23,9 @@ RANGE = tuple(i / 20 for i in range(-4, 5))
 WIDE = tuple(2.0 * i for i in range(-4, 5))
 """Offsets for unbounded units: the wider range in the paper's text."""
 SHOWN_UNITS = 5
+DECODED, FEWEST, LEAST_EXPLAINED = 64, 8, 0.02
+"""Most and fewest images on which a decoder is judged, and the least share of variance that a
+decoder explains which learned something."""
 
 
 def _capsules(model: Model, images: Tensor) -> tuple[Tensor, Tensor]:
@@ -91,6 +94,33 @@ def reconstructions(model: Model, images: Tensor, labels: Tensor | None = None) 
     return model.decode(poses, labels).cpu().numpy()
 
 
+@torch.no_grad()
+def explained(model: Model, images: Tensor, labels: Tensor | None = None) -> tuple[float, float]:
+    """Share of the variance between images that reconstructions explain, and the share that flat
+    images explain, each in the mean color of its image. images [B,C,H,W]
+    """
+    decoded = torch.from_numpy(reconstructions(model, images, labels)).to(images)
+    flat = images.mean((2, 3), keepdim=True)
+    total = (images - images.mean(0)).square().sum().clamp(min=1e-12)
+    found = [1 - float((images - other).square().sum() / total) for other in (decoded, flat)]
+    return found[0], found[1]
+
+
+def nothing_learned(model: Model, data: Dataset) -> str:
+    """What to show instead of the images of a decoder that learned nothing; else empty."""
+    if "reconstruct" not in model.provides or len(data.test) < FEWEST:
+        return ""
+    batch = few(data, DECODED)
+    labels = batch.labels.reshape(len(batch), -1)[:, 0]
+    known = labels if "logits" in model.provides and bool((labels >= 0).all()) else None
+    share, flat = explained(model, batch.images, known)
+    if share > max(LEAST_EXPLAINED, flat):
+        return ""
+    text = "The decoder learned nothing: its reconstructions explain "
+    text += f"{100 * max(0.0, share):.0f} % of the variance between test images"
+    return f"{text}, flat images in each one's mean color {100 * max(0.0, flat):.0f} %."
+
+
 def draw_traversals(blocks: dict[str, tuple[np.ndarray, tuple[float, ...]]]) -> "Figure":
     """Figure of traversals, one block per model, with a row per unit and a column per offset."""
     first = next(iter(blocks.values()))[0]
@@ -110,8 +140,15 @@ def _signed(values: tuple[float, ...] | np.ndarray) -> list[str]:
     return [form.format(v) for v in values]
 
 
+class DecoderPlot(Plot):
+    """Base of plots of decoded images, which are blank if the decoder learned nothing."""
+
+    def blank(self, model: Model, data: Dataset) -> str:
+        return nothing_learned(model, data)
+
+
 @register_plot("reconstructions")
-class Reconstructions(Plot):
+class Reconstructions(DecoderPlot):
     title = "Reconstructions"
     order = 40
     description = (
@@ -134,7 +171,7 @@ class Reconstructions(Plot):
 
 
 @register_plot("units")
-class Units(Plot):
+class Units(DecoderPlot):
     title = "Latent traversal"
     order = 50
     description = (
@@ -161,7 +198,7 @@ class Units(Plot):
 
 
 @register_plot("alone")
-class Alone(Plot):
+class Alone(DecoderPlot):
     title = "Single capsules"
     order = 45
     description = (

@@ -147,5 +147,9 @@ def _show_classes(result: dict[str, Any]) -> None:
         pairs = sorted(pairs, reverse=True)[:MAX_MISTAKES]
         say("most frequent: " + "  ".join(f"{a} predicted as {b} {n}x" for n, a, b in pairs))
         worst = result["mistakes"][:MAX_MISTAKES]
-        texts = (f"{m['label']} as {m['said']} {m['confidence']:.0%}" for m in worst)
+        texts = (
+            f"{m['label']} as {m['said']} {m['confidence']:.0%}"
+            + (f" ({m['file']})" if m["file"] else "")
+            for m in worst
+        )
         say("most confident: " + "  ".join(texts))

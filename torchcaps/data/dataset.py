@@ -122,10 +122,16 @@ class Dataset:
     """Values of images with more than 8 bits that became 0 and 255; None without such images."""
     unsplit: bool = False
     """All images came without splits; validation and test were held out here."""
+    paths: tuple[str, ...] = ()
+    """Files of a folder's images, relative to it; the factor `file` of a split numbers them."""
 
     def __repr__(self) -> str:
         splits = (f"{name}={getattr(self, name)}" for name in ("train", "val", "test"))
         return f"Dataset({self.name!r}, {self.num_classes} classes, {', '.join(splits)})"
+
+    def file_of(self, number: int) -> str:
+        """The file with this number; empty for data that is not from files."""
+        return self.paths[number] if 0 <= number < len(self.paths) else ""
 
     def training(self, rows: Tensor, number: Tensor) -> Batch:
         """Training images before augmentation; generated images depend on the sample numbers."""

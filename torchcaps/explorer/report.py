@@ -7,23 +7,28 @@ matplotlib where there are no scripts; the run's folder keeps them as PNG.
 import io
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
-from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any
 
 from torchcaps.analysis.charts import Chart
 from torchcaps.analysis.curves import training_curves
 from torchcaps.analysis.matplotlib_figures import save_figure
 from torchcaps.analysis.plots import Plot, report_plots
-from torchcaps.data import Dataset
 from torchcaps.data.registry import shared_loads
-from torchcaps.data.spec import parse
 from torchcaps.errors import TorchcapsError
 from torchcaps.explorer.files import import_map, static_files
-from torchcaps.models import Model
+from torchcaps.explorer.results import (
+    Shown,
+    fill_cells,
+    headline,
+    in_words,
+    reference_rows,
+    references,
+    seed_rows,
+)
 from torchcaps.models.hub import CHOSEN
 from torchcaps.training.evaluate import run_data
 from torchcaps.training.load import load
@@ -32,26 +37,6 @@ from torchcaps.training.run import Run, by_name
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-SHARES = ("accuracy", "exact_match")
-"""Ends of the names of metrics that are shown in per cent."""
-
-
-@dataclass
-class Shown:
-    """A run as the page has it."""
-
-    name: str
-    run: Run
-    model: Model
-    data: Dataset
-    results: list[dict[str, Any]]
-    cells: dict[str, str] = field(default_factory=dict)
-    facts: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def parameters(self) -> str:
-        return f"{self.model.num_parameters:,}"
 
 
 @dataclass
@@ -76,16 +61,6 @@ class Section:
     description: str
     figures: list[ReportFigure]
     missing: dict[str, str] = field(default_factory=dict)
-
-
-def in_words(spec: str) -> str:
-    """A data set's name for people, without the folder that it lies in."""
-    name, argument, options = parse(spec)
-    if name == "folder":
-        return Path(argument or "").name
-    inside = f" of {in_words(argument)}" if argument else ""
-    shown = ", ".join(f"{k} {v}" for k, v in options.items() if k not in ("copies", "size"))
-    return f"{name}{inside}" + (f" ({shown})" if shown else "")
 
 
 def without_folders(text: str) -> str:
@@ -127,61 +102,6 @@ def _open(name: str, run: Run) -> Shown:
     return Shown(name, run, model, data, numbers)
 
 
-def _number(metric: str, value: float) -> str:
-    return f"{100 * value:.2f} %" if metric.endswith(SHARES) else f"{value:.4f}"
-
-
-def _fill_cells(shown: list[Shown]) -> list[str]:
-    """Numbers of the test split, or of validation before the run is finished."""
-    columns: list[str] = []
-    for one in shown:
-        for column, metric, value in _numbers(one):
-            one.cells[column] = _number(metric, value)
-            columns += [column] if column not in columns else []
-    return columns
-
-
-def _numbers(one: Shown) -> Iterator[tuple[str, str, float]]:
-    """Column, metric and value of what a run measured."""
-    for r in [r for r in one.results if r["split"] == "test"] or one.results:
-        split = "" if r["split"] == "test" else ", validation"
-        column = f"{r['metric'].replace('_', ' ')}, {in_words(r['data'])}{split}"
-        yield column, r["metric"], r["value"]
-
-
-def _seeds(shown: list[Shown]) -> list[dict[str, Any]]:
-    """Runs that differ in their seed alone as one row: mean ± deviation, and how many."""
-    alike: dict[str, list[Shown]] = {}
-    for one in shown:
-        recipe = one.run.recipe()
-        alike.setdefault(
-            json.dumps([recipe.name, changed_fields(recipe)], sort_keys=True), []
-        ).append(one)
-    rows = []
-    for group in alike.values():
-        seeds = {one.run.recipe().seed for one in group}
-        if len(seeds) < 2 or len(seeds) < len(group):
-            continue
-        values: dict[str, list[tuple[str, float]]] = {}
-        for one in group:
-            for column, metric, value in _numbers(one):
-                values.setdefault(column, []).append((metric, value))
-        cells = {column: _mean_and_deviation(pairs) for column, pairs in values.items()}
-        recipe = group[0].run.recipe()
-        rows.append({"name": f"{recipe.row or recipe.name}, {len(group)} seeds", "cells": cells,
-                     "parameters": group[0].parameters})  # fmt: skip
-    return rows
-
-
-def _mean_and_deviation(pairs: list[tuple[str, float]]) -> str:
-    metric, values = pairs[0][0], [value for _, value in pairs]
-    if len(values) < 2:
-        return _number(metric, values[0])
-    scale, digits = (100, 2) if metric.endswith(SHARES) else (1, 4)
-    average, deviation = scale * mean(values), scale * stdev(values)
-    return f"{average:.{digits}f} ± {deviation:.{digits}f}" + (" %" if scale == 100 else "")
-
-
 def _facts(one: Shown) -> dict[str, Any]:
     recipe = one.run.recipe()
     record = one.run.record() if one.run.finished else one.run.start()
@@ -199,29 +119,6 @@ def _facts(one: Shown) -> dict[str, Any]:
     if record.get("modified"):
         facts["changed fields"] = without_folders(", ".join(record["modified"]))
     return facts
-
-
-def _headline(shown: list[Shown]) -> str:
-    """The first number of each run, as sentences."""
-    sentences = []
-    for one in shown:
-        tested = [r for r in one.results if r["split"] == "test"] or one.results
-        kind = sorted(tested, key=lambda r: not r["metric"].endswith(SHARES))
-        if not kind:
-            sentences.append(f"{one.name} has not validated yet.")
-            continue
-        r = kind[0]
-        count = f"{r['n']:,} " if "n" in r else ""
-        images = f"{count}{'test' if r['split'] == 'test' else 'validation'} images of "
-        images += in_words(r["data"])
-        value = _number(r["metric"], r["value"])
-        texts = {
-            "accuracy": f"{one.name} classifies {value} of {images} correctly.",
-            "exact_match": f"{one.name} finds exactly the objects of {value} of {images}.",
-        }
-        what = r["metric"].replace("_", " ")
-        sentences.append(texts.get(r["metric"], f"{one.name} has a {what} of {value} on {images}."))
-    return " ".join(sentences)
 
 
 def _differences(shown: list[Shown]) -> dict[str, list[Any]]:
@@ -249,12 +146,17 @@ def _sections(shown: list[Shown]) -> list[Section]:
         sections.append(Section("training", "Training", text, figures))
     for plot in report_plots():
         reasons = {one.name: plot.lacks(one.model, one.data) for one in shown}
+        blank = {
+            one.name: plot.blank(one.model, one.data) for one in shown if not reasons[one.name]
+        }
+        reasons |= blank
         arrays = {
             one.name: plot.compute(one.model, one.data) for one in shown if not reasons[one.name]
         }
-        if not arrays:
+        if not blank:
             continue
-        parts = {plot.name: arrays} if plot.combines else {n: {n: a} for n, a in arrays.items()}
+        together = plot.combines and bool(arrays)
+        parts = {plot.name: arrays} if together else {n: {n: a} for n, a in arrays.items()}
         figures = [_report_figure(name, plot, part) for name, part in parts.items()]
         missing = {name: reason for name, reason in reasons.items() if reason}
         sections.append(Section(plot.name, plot.title, plot.description, figures, missing))
@@ -307,18 +209,19 @@ def write_report(reported: Sequence[Run | str | Path], out: Path | None = None) 
     for one in shown:
         one.facts = _facts(one)
     scripts = Markup(_scripts(sections, shown))
+    found = references(shown)
     template = files("torchcaps.explorer").joinpath("report.html").read_text(encoding="utf-8")
     page = (
         Environment(autoescape=True)
         .from_string(template)
         .render(
             title=" · ".join(runs),
-            headline=_headline(shown),
+            headline=headline(shown, found),
             sections=sections,
             scripts=scripts,
-            columns=_fill_cells(shown),
+            columns=fill_cells(shown),
             runs=shown,
-            seeds=_seeds(shown),
+            more=seed_rows(shown) + reference_rows(found),
             differences=_differences(shown) if len(shown) > 1 else {},
         )
     )

@@ -3,8 +3,9 @@
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
-from torchcaps.data import Split
+from torchcaps.data import Dataset, Split
 from torchcaps.metrics.accuracy import claims, confusion, labeled
 
 if TYPE_CHECKING:
@@ -23,14 +24,16 @@ def by_class(model: "Model", split: Split) -> tuple[np.ndarray, np.ndarray]:
 def worst_mistakes(model: "Model", split: Split, count: int) -> dict[str, np.ndarray]:
     """The wrong images with the most confidence.
 
-    -> images [N,C,H,W], labels, predicted, confidence [N]
+    -> images [N,C,H,W], labels, predicted, confidence, file [N] (its number, -1: not from a file)
     """
     probabilities, labels = claims(model, split)
     confidence, predicted = probabilities.max(-1)
     wrong = (predicted != labels).nonzero()[:, 0]
     rows = wrong[confidence[wrong].argsort(descending=True, stable=True)[:count]]
+    chosen = labeled(split)[rows]
     tensors = {
-        "images": labeled(split).batch(rows).images,
+        "images": chosen.batch(slice(None)).images,
+        "file": chosen.factors.get("file", torch.full_like(rows, -1)),
         "labels": labels[rows],
         "predicted": predicted[rows],
         "confidence": confidence[rows],
@@ -38,8 +41,9 @@ def worst_mistakes(model: "Model", split: Split, count: int) -> dict[str, np.nda
     return {name: t.cpu().numpy() for name, t in tensors.items()}
 
 
-def summary(model: "Model", split: Split, classes: tuple[str, ...]) -> dict[str, Any]:
+def summary(model: "Model", split: Split, data: Dataset) -> dict[str, Any]:
     """Accuracy by class, the confusion matrix and the worst mistakes, as plain values."""
+    classes = data.classes
     table = confusion(*claims(model, split))
     count = table.sum(1)
     worst = worst_mistakes(model, split, MAX_MISTAKES)
@@ -50,9 +54,11 @@ def summary(model: "Model", split: Split, classes: tuple[str, ...]) -> dict[str,
         ],
         "confusion": table.tolist(),
         "mistakes": [
-            {"label": classes[label], "said": classes[predicted], "confidence": float(sure)}
-            for label, predicted, sure in zip(
-                worst["labels"], worst["predicted"], worst["confidence"], strict=True
+            {"label": classes[label], "said": classes[predicted], "confidence": float(sure),
+             "file": data.file_of(int(file))}
+            for label, predicted, sure, file in zip(
+                *(worst[name] for name in ("labels", "predicted", "confidence", "file")),
+                strict=True,
             )
         ],
-    }
+    }  # fmt: skip

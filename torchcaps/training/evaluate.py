@@ -137,7 +137,7 @@ def evaluate(
         numbers = task.evaluate(rows)
         details = {}
         if labelled and rows.labels.ndim == 1 and "logits" in trained.model.provides:
-            details = summary(trained.model, rows, dataset.classes)
+            details = summary(trained.model, rows, dataset)
             own = dataset if name == recipe.data.name else _own_data(trained, data_root)
             if own is dataset and split in ("train", "all"):
                 own = None  # a regression is not scored on images that it was fitted on

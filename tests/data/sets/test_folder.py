@@ -232,3 +232,16 @@ def test_center_crop(tmp_path):
     assert wide[0, :, 13:17].min() > 250 and wide[0, :, :7].max() < 5
     square = read_image(tmp_path / "a.png", 20, "L")
     assert square[0, :, 8:12].min() > 250 and square[0, :, :2].max() < 5
+
+
+def test_every_image_knows_its_file(tmp_path):
+    plain(tmp_path)
+    found = data.load(f"folder:{tmp_path},size=10")
+    for split in (found.train, found.val, found.test):
+        for number, label, pixels in zip(
+            split.factors["file"], split.labels, split.images, strict=True
+        ):
+            name = found.file_of(int(number))
+            assert name.split("/")[0] == found.classes[label]
+            assert torch.equal(read_image(tmp_path / name, 10, "RGB"), pixels)
+    assert found.file_of(-1) == "" and data.load("digits").file_of(0) == ""

@@ -73,15 +73,16 @@ def load_folder(
         decoder = Decoder(sides, mode, value_range=value_range)
         images, storage = images_of(records, decoder, "false")
         notes += _about_range(given, value_range)
-        data = Split(images, records.labels)
+        data = Split(images, records.labels, {"file": torch.arange(len(records.labels))})
         splits = {split: data[rows.start : rows.stop] for split, rows in records.splits.items()}
-        readable = files
+        readable, paths = files, records.paths
     else:
         fit = {n for n, file in enumerate(files) if file.split in TRAINING}
         pictures = read_images([f.path for f in files], sides, mode, skip_broken, given, fit)
         readable, value_range = [files[n] for n in pictures.rows], pictures.value_range
         splits = _labelled(pictures.images, readable, classes)
         notes += _about_range(given, value_range, pictures.clipped, pictures.coarse)
+        paths = [f.path for f in readable]
     if broken := len(files) - len(readable):
         notes.append(f"{broken} of {len(files)} files could not be read and are left out")
     if unreadable := sorted(set(classes) - {f.label for f in readable}):
@@ -90,6 +91,7 @@ def load_folder(
     return replace(
         data,
         files=_identity(folder, readable),
+        paths=tuple(path.relative_to(folder).as_posix() for path in paths),
         storage=storage,
         value_range=value_range,
         unsplit=not readable[0].split,
@@ -244,7 +246,7 @@ def _labelled(images: Tensor, files: list[File], classes: tuple[str, ...]) -> di
     """The images of these files with their labels, by the name of their split."""
     numbers = {name: n for n, name in enumerate(classes)}
     labels = torch.tensor([-1 if f.label is None else numbers[f.label] for f in files])
-    data = Split(images, labels)
+    data = Split(images, labels, {"file": torch.arange(len(labels))})
     return {
         split: data[torch.tensor([f.split == split for f in files])]
         for split in dict.fromkeys(f.split for f in files)
