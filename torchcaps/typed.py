@@ -1,9 +1,10 @@
 """Check the values of recipes and configurations against type hints, and read their JSON files."""
 
+import dataclasses
 import json
 import types
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from torchcaps.errors import TorchcapsError
 
@@ -11,6 +12,35 @@ MAX_BYTES = 50 * 2**20
 """Largest JSON file."""
 MAX_ENTRIES, MAX_INTEGER = 1000, 10**12
 """Longest list and largest integer of a recipe or a configuration."""
+
+
+class Between(NamedTuple):
+    """Bounds of a number, as an annotation of its field: `Annotated[int, Between(1, 100)]`."""
+
+    least: float
+    most: float
+
+
+def check_bounds(values: Any, where: str = "") -> None:
+    """Raise unless all numbers of a dataclass are within the bounds of their annotations."""
+    hints = get_type_hints(type(values), include_extras=True)
+    for field in dataclasses.fields(values):
+        bounds, value = bounds_of(hints[field.name]), getattr(values, field.name)
+        for number in value if isinstance(value, tuple) else (value,):
+            if bounds is None or isinstance(number, str):
+                continue
+            if not bounds.least <= number <= bounds.most:  # NaN is in no range
+                raise TorchcapsError(
+                    f"{where}{field.name}={number}: it must be at least {bounds.least:g} and at "
+                    f"most {bounds.most:g}."
+                )
+
+
+def bounds_of(hint: Any) -> Between | None:
+    """The bounds in an annotation, also inside a tuple or a union."""
+    if get_origin(hint) is Annotated:
+        return next((m for m in get_args(hint)[1:] if isinstance(m, Between)), None)
+    return next(filter(None, map(bounds_of, get_args(hint))), None)
 
 
 def read_object(path: Path, problem: str = "damaged") -> dict[str, Any]:

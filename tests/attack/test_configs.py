@@ -32,6 +32,8 @@ def saved(tmp_path):
         {"hidden": [8] * 200_000}, {"hidden": [-1]}, {"hidden": "8"}, {"hidden": [[8]]},
         {"classes": 3}, {"classes": [1]}, {"image_size": 1}, {"image_size": 10**11},
         {"kernel_size": 0}, {"routing": "../../x"}, {"unknown": 1}, {"num_classes": -4},
+        {"num_iters": 10**9}, {"num_iters": 0}, {"hidden": [60_000] * 900}, {"classes": ["a"] * 3},
+        {"channels": 60_000, "kernel_size": 13, "num_types": 60_000},
     ],
     ids=str,
 )  # fmt: skip

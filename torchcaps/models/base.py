@@ -1,5 +1,6 @@
 """What every model shares: its configuration, its named intermediates, its methods."""
 
+import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from torchcaps.data.value_range import Range
 from torchcaps.errors import TorchcapsError
 from torchcaps.layers import Capsules
 from torchcaps.layers.routers import shapes
+from torchcaps.models.fields import Count, CountOrNone, Side, SideOrNone
 from torchcaps.models.heads import reset_classes
 from torchcaps.models.hub import download, model_card, preprocessing, upload, write_folder
 from torchcaps.models.predict import BATCH_SIZE, Prediction, predict
@@ -33,13 +35,13 @@ class ModelConfig:
     """Raised when a change of the family's code changes what its recipes measure."""
     oblong: ClassVar[bool] = False
     """The family takes images that are not square."""
-    in_channels: int = 1
+    in_channels: Count = 1
     """Channels of the images."""
-    image_size: int = 28
+    image_size: Side = 28
     """Side of the images in pixels; of oblong ones the height."""
-    num_classes: int = 10
+    num_classes: CountOrNone = 10
     """Number of classes."""
-    image_width: int = 0
+    image_width: SideOrNone = 0
     """Width of the images in pixels; 0: as their height."""
 
     @property
@@ -291,8 +293,8 @@ class Model(nn.Module):
         """A saved folder or a hub id, of whatever family; options go to the download."""
         from torchcaps.models.registry import from_folder  # which builds these classes by name
 
-        folder = Path(source)
-        return from_folder(folder if folder.is_dir() else download(str(source), **options))
+        here = os.path.isdir(source)
+        return from_folder(source if here else download(str(source), **options))
 
 
 def mask_capsules(capsules: Tensor, labels: Tensor) -> Tensor:

@@ -30,6 +30,7 @@ from torchcaps.layers import (
 )
 from torchcaps.layers.stems import MODERN_STRIDES, conv_out, timm_model
 from torchcaps.models.base import Model, ModelConfig, Output, mask_capsules
+from torchcaps.models.fields import Count, Kernel, Probability, SideOrNone, Stride
 from torchcaps.models.multi_view import MultiView, ViewsConfig
 from torchcaps.models.registry import register
 
@@ -55,15 +56,15 @@ def _places(config: ModelConfig, kernel_size: int, strides: tuple[int, ...]) -> 
 class ConvNetConfig(ModelConfig):
     family: ClassVar[str] = "convnet"
     oblong: ClassVar[bool] = True
-    channels: tuple[int, ...] = (256, 256, 128)
+    channels: tuple[Count, ...] = (256, 256, 128)
     """Channels of the convolutions."""
-    strides: tuple[int, ...] = (1, 1, 1)
+    strides: tuple[Stride, ...] = (1, 1, 1)
     """Strides of the convolutions."""
-    kernel_size: int = 5
+    kernel_size: Kernel = 5
     """Kernel size of the convolutions."""
     pool: Literal["none", "average"] = "none"
     """Global pooling of the features."""
-    hidden: tuple[int, ...] = (328, 192)
+    hidden: tuple[Count, ...] = (328, 192)
     """Units of the fully connected layers before the output."""
 
 
@@ -96,19 +97,19 @@ class ConvNet(Model):
 class ConvNetRConfig(ModelConfig):
     family: ClassVar[str] = "convnet-r"
     oblong: ClassVar[bool] = True
-    channels: int = 256
+    channels: Count = 256
     """Channels of both convolutions."""
-    kernel_size: int = 9
+    kernel_size: Kernel = 9
     """Kernel size of both convolutions."""
-    pose_dim: int = field(default=8, metadata={"digest": "in_dim"})
+    pose_dim: Count = field(default=8, metadata={"digest": "in_dim"})
     """Channels per group of squashed features (ConvNet-CR-SF)."""
-    class_pose_dim: int = field(default=16, metadata={"digest": "out_dim"})
+    class_pose_dim: Count = field(default=16, metadata={"digest": "out_dim"})
     """Units per class."""
     conditional: bool = False
     """Use one group of units per class; the decoder sees the labelled group (ConvNet-CR)."""
     squash: bool = False
     """Squash features and groups (ConvNet-CR-SF)."""
-    hidden: tuple[int, ...] = (512, 1024)
+    hidden: tuple[Count, ...] = (512, 1024)
     """Units of the decoder's hidden layers."""
 
 
@@ -162,11 +163,11 @@ class ConvNetR(Model):
 @dataclass(frozen=True, kw_only=True)
 class ConvNetModernConfig(ViewsConfig):
     family: ClassVar[str] = "convnet-modern"
-    channels: tuple[int, ...] = (64, 64, 128, 128, 256, 256, 256)
+    channels: tuple[Count, ...] = (64, 64, 128, 128, 256, 256, 256)
     """Channels of the convolutions."""
-    strides: tuple[int, ...] = MODERN_STRIDES
+    strides: tuple[Stride, ...] = MODERN_STRIDES
     """Strides of the convolutions."""
-    dropout: float = 0.1
+    dropout: Probability = 0.1
     """Dropout rate of the pooled features."""
 
 
@@ -189,9 +190,9 @@ class CNNConfig(ModelConfig):
     kind: Literal["cifar", "multi", "multi-fc", "resnet18"] = "cifar"
     """Three convolutions for CIFAR, for two digits with pooling (multi) or without (multi-fc), or
     ResNet-18."""
-    channels: int = 1024
+    channels: Count = 1024
     """Channels of the convolutions, or of the first stage of ResNet-18."""
-    hidden: int = 640
+    hidden: Count = 640
     """Units before the output, for multi and multi-fc."""
 
 
@@ -244,7 +245,7 @@ class TimmConfig(ModelConfig):
     family: ClassVar[str] = "timm"
     network: str = "mobilenetv3_small_100"
     """Name of the model in timm."""
-    patch_size: int = 0
+    patch_size: SideOrNone = 0
     """Patch size of a transformer; 0: the model's default."""
 
 
@@ -274,13 +275,13 @@ class TimmNet(Model):
 class AutoencoderConfig(ModelConfig):
     family: ClassVar[str] = "autoencoder"
     oblong: ClassVar[bool] = True
-    channels: int = 256
+    channels: Count = 256
     """Channels of both convolutions."""
-    kernel_size: int = 9
+    kernel_size: Kernel = 9
     """Kernel size of both convolutions."""
-    units: int = 256
+    units: Count = 256
     """Units of the code."""
-    hidden: tuple[int, ...] = (512, 1024)
+    hidden: tuple[Count, ...] = (512, 1024)
     """Units of the decoder's hidden layers."""
 
 

@@ -28,6 +28,7 @@ from torchcaps.layers import (
 )
 from torchcaps.layers.stems import MODERN_STRIDES, conv_out
 from torchcaps.models.base import Model, ModelConfig, Output, mask_capsules
+from torchcaps.models.fields import Count, Iterations, Kernel
 from torchcaps.models.registry import register
 
 
@@ -39,19 +40,19 @@ class CapsNetConfig(ModelConfig):
     """One convolution (conv), the residual blocks of `inverted` (resnet), or the seven 3x3
     convolutions with BatchNorm of ConvNet-Modern (norm); the latter two with primary capsules at
     stride 1."""
-    channels: int = 256
+    channels: Count = 256
     """Channels of the first convolution, or of the last three with backbone=norm."""
-    kernel_size: int = 9
+    kernel_size: Kernel = 9
     """Kernel size of both convolutions, or of the primary capsules with another backbone."""
-    num_types: int = 32
+    num_types: Count = 32
     """Types of primary capsule at each position."""
-    pose_dim: int = field(default=8, metadata={"digest": "in_dim"})
+    pose_dim: Count = field(default=8, metadata={"digest": "in_dim"})
     """Entries of a primary capsule's pose."""
-    class_pose_dim: int = field(default=16, metadata={"digest": "out_dim"})
+    class_pose_dim: Count = field(default=16, metadata={"digest": "out_dim"})
     """Entries of a class capsule's pose."""
     routing: str = "dynamic"
     """Routing to the class capsules: dynamic, none, inverted, em, self, vb, or a registered one."""
-    num_iters: int = 3
+    num_iters: Iterations = 3
     """Routing iterations, for iterative routings."""
     transform: Literal["own", "shared"] = "own"
     """One transform per primary capsule (own), or one for all (shared)."""
@@ -59,7 +60,7 @@ class CapsNetConfig(ModelConfig):
     """Squash poses to lengths below one."""
     reconstruction: Literal["conditional", "plain", "none"] = "conditional"
     """Input of the decoder: the labelled class capsule, all class capsules, or no decoder."""
-    hidden: tuple[int, ...] = (512, 1024)
+    hidden: tuple[Count, ...] = (512, 1024)
     """Units of the decoder's hidden layers."""
     normalize: Literal["color", "none"] = "color"
     """Normalize color images as the baselines do, or take all images as they are."""

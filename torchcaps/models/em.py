@@ -38,6 +38,7 @@ from torchcaps.layers import (
 )
 from torchcaps.layers.stems import ConvStem, conv_out
 from torchcaps.models.base import Model, ModelConfig, Output
+from torchcaps.models.fields import Count, Iterations
 from torchcaps.models.registry import register
 from torchcaps.routing.competition import PLACES
 
@@ -49,13 +50,13 @@ class EMCapsNetConfig(ModelConfig):
     backbone: Literal["conv5", "conv4", "resnet"] = "conv5"
     """One 5x5 convolution (conv5), or from `inverted` a 4x4 one with BatchNorm or residual blocks.
     """
-    channels: int = 64
+    channels: Count = 64
     """A: channels of the first convolution."""
-    num_types: tuple[int, ...] = (8, 16, 16)
+    num_types: tuple[Count, ...] = (8, 16, 16)
     """B, C, D: types of primary and of convolutional capsules."""
-    pose_dim: int = 16
+    pose_dim: Count = 16
     """Entries of a pose, a square matrix."""
-    num_iters: int = 3
+    num_iters: Iterations = 3
     """Routing iterations in every layer."""
     routing: Literal["em", "vb"] = "em"
     """EM, or variational Bayes (Ribeiro et al. 2020)."""

@@ -37,9 +37,27 @@ def write_folder(folder: Path, model: nn.Module, config: dict[str, Any], card: s
     (folder / "README.md").write_text(card)
 
 
+def is_hub_id(text: str) -> bool:
+    """Whether a text is a valid name/model of the hub."""
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id
+
+    try:
+        validate_repo_id(text)
+    except HFValidationError:
+        return False
+    return text.count("/") == 1
+
+
+def _check_id(repository: str) -> None:
+    if not is_hub_id(repository):
+        raise UsageError(f"{repository!r} is not a hub id: name/model.")
+
+
 def upload(save: Callable[[Path], None], repository: str, **options: Any) -> str:
     from huggingface_hub import HfApi
 
+    _check_id(repository)
     api = HfApi()
     url = api.create_repo(repository, exist_ok=True, **options)
     with TemporaryDirectory() as folder:
@@ -51,6 +69,7 @@ def upload(save: Callable[[Path], None], repository: str, **options: Any) -> str
 def download(repository: str, **options: Any) -> Path:
     from huggingface_hub import snapshot_download
 
+    _check_id(repository)
     return Path(snapshot_download(repository, **options))
 
 

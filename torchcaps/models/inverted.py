@@ -37,6 +37,7 @@ from torchcaps.layers import (
 )
 from torchcaps.layers.stems import conv_out
 from torchcaps.models.base import Model, ModelConfig, Output, described, register_output
+from torchcaps.models.fields import Count, Iterations, Kernel, Stride
 from torchcaps.models.registry import register
 from torchcaps.models.tracing import Passes
 from torchcaps.routing import Solver, fixed_point
@@ -48,25 +49,25 @@ class InvertedConfig(ModelConfig):
     oblong: ClassVar[bool] = True
     backbone: str = "simple"
     """simple (one convolution), resnet, resnet-wide, or timm:NAME."""
-    channels: int = 128
+    channels: Count = 128
     """Channels of the simple backbone: 128 in the authors' code, 256 in the paper."""
-    primary_kernel: int = 1
+    primary_kernel: Kernel = 1
     """Kernel size of the convolution to primary capsules."""
-    primary_stride: int = 1
+    primary_stride: Stride = 1
     """Stride of that convolution."""
-    num_types: int = 32
+    num_types: Count = 32
     """Types of capsule at each position."""
-    pose_dim: int = 16
+    pose_dim: Count = 16
     """Entries of a pose."""
     matrix: bool = True
     """Use square matrices as poses and transforms, instead of vectors with as many entries."""
-    kernels: tuple[int, ...] = (3, 3)
+    kernels: tuple[Kernel, ...] = (3, 3)
     """Window sizes of the convolutional capsule layers."""
-    strides: tuple[int, ...] = (2, 1)
+    strides: tuple[Stride, ...] = (2, 1)
     """Strides of those windows."""
-    dense: tuple[int, ...] = ()
+    dense: tuple[Count, ...] = ()
     """Number of capsules in each fully connected layer before the classes."""
-    num_iters: int | Literal["converged"] = 2
+    num_iters: Iterations | Literal["converged"] = 2
     """Routing passes, including the uniform one, or `converged`: passes until convergence."""
     concurrent: bool = True
     """Iterate all layers in parallel, instead of one after the other (ablation B)."""

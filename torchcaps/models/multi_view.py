@@ -17,6 +17,7 @@ from torchcaps.errors import TorchcapsError
 from torchcaps.layers import Capsules, DenseCaps, Inverted, NormStack, Views
 from torchcaps.layers.stems import max_pool
 from torchcaps.models.base import Model, ModelConfig, Output
+from torchcaps.models.fields import Count, Iterations, Probability, Real, Stride
 from torchcaps.models.registry import register
 
 
@@ -24,15 +25,13 @@ from torchcaps.models.registry import register
 class ViewsConfig(ModelConfig):
     """Fields of networks on several views of an image."""
 
-    rotations: tuple[float, ...] = ()
+    rotations: tuple[Real, ...] = ()
     """Rotations of the additional views, in degrees."""
-    scales: tuple[float, ...] = ()
+    scales: tuple[Real, ...] = ()
     """Scales of additional views."""
-    shears: tuple[float, ...] = ()
+    shears: tuple[Real, ...] = ()
     """Shears of additional views."""
-    jitter: tuple[float, float, float] = field(
-        default=(0.0, 0.0, 0.0), metadata={"digest": "wander"}
-    )
+    jitter: tuple[Real, Real, Real] = field(default=(0.0, 0.0, 0.0), metadata={"digest": "wander"})
     """Random change of each view in training: degrees, relative size, shear."""
 
 
@@ -58,17 +57,17 @@ class MultiView(Model):
 @dataclass(frozen=True, kw_only=True)
 class ViewCapsNetConfig(ViewsConfig):
     family: ClassVar[str] = "view-capsnet"
-    channels: tuple[int, ...] = (32, 64, 128, 128, 256, 256, 240)
+    channels: tuple[Count, ...] = (32, 64, 128, 128, 256, 256, 240)
     """Channels of the convolutions."""
-    strides: tuple[int, ...] = (1, 2, 1, 1, 2, 1, 1)
+    strides: tuple[Stride, ...] = (1, 2, 1, 1, 2, 1, 1)
     """Strides of the convolutions."""
-    pose_dim: int = field(default=16, metadata={"digest": "dim"})
+    pose_dim: Count = field(default=16, metadata={"digest": "dim"})
     """Entries of a pose; the last channels are split into capsules of this size."""
-    num_iters: int = 3
+    num_iters: Iterations = 3
     """Routing iterations, including the uniform one; 1: no routing."""
-    dropout: float = 0.1
+    dropout: Probability = 0.1
     """Dropout rate of the pooled features."""
-    rotations: tuple[float, ...] = (-24.0, -12.0, 12.0, 24.0)
+    rotations: tuple[Real, ...] = (-24.0, -12.0, 12.0, 24.0)
 
 
 class ViewCapsNet(MultiView):

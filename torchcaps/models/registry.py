@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_type_hints
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
+from torch import Tensor
 
 from torchcaps.data.value_range import Range, as_range
 from torchcaps.errors import TorchcapsError, UsageError, nearest
@@ -16,7 +18,7 @@ from torchcaps.models.base import CONFIG_VERSION, Model, ModelConfig
 from torchcaps.models.heads import drop_classes
 from torchcaps.models.hub import pretrained_folder, pretrained_names
 from torchcaps.registry import Registry
-from torchcaps.typed import check, read_object
+from torchcaps.typed import check, check_bounds, read_object
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,8 @@ class Entry:
     """Whether `list_models()` shows it; others are rows of tables."""
 
 
+MOST_LEFT_OUT = 10**8
+"""Weights of a classifier and a decoder that a model without classes does not save."""
 FAMILIES = Registry[tuple[type[Model], type[ModelConfig]]]("model family")
 MODELS = Registry[Entry]("model", "models")
 
@@ -84,6 +88,7 @@ def create_model(name: str, *, pretrained: bool = False, **overrides: Any) -> Mo
 
 
 def build(config: ModelConfig) -> Model:
+    check_bounds(config, f"{config.family}: ")
     kind = FAMILIES[config.family][0]
     if config.image_width not in (0, config.image_size) and not config.oblong:
         raise TorchcapsError(
@@ -127,16 +132,24 @@ def from_folder(folder: str | Path) -> Model:
         raise TorchcapsError(f"{folder}: its config.json has another version than this torchcaps.")
     values.pop("preprocessing", None)  # words for people
     value_range: Any = values.pop("range", None)
-    model = build(config_from_dict(values))
+    config = config_from_dict(values)
+    check_bounds(config, f"{folder}: ")
     if not isinstance(classes, list) or not all(isinstance(name, str) for name in classes):
         raise TorchcapsError(f"{folder}: classes in its config.json are not a list of names.")
-    model.class_names = tuple(classes)
-    model.value_range = None if value_range is None else _as_range(value_range, folder)
     try:
-        model.load_state_dict(load_file(folder / "model.safetensors"))
+        weights = load_file(folder / "model.safetensors")
+        model = build_for(config, weights, f"{folder}: model.safetensors")
+        model.load_state_dict(weights)
     except (OSError, RuntimeError, SafetensorError) as error:
         reason = str(error).split("\n")[0]
         raise TorchcapsError(f"{folder}: no readable model.safetensors ({reason}).") from None
+    if classes and "logits" in model.provides and len(classes) != config.num_classes:
+        raise TorchcapsError(
+            f"{folder}: its config.json names {len(classes)} classes, and the model has "
+            f"{config.num_classes}."
+        )
+    model.class_names = tuple(classes)
+    model.value_range = None if value_range is None else _as_range(value_range, folder)
     return model.eval()
 
 
@@ -145,6 +158,36 @@ def _as_range(value: Any, folder: Path) -> Range:
         return as_range(value if isinstance(value, list) else "")
     except UsageError as error:
         raise TorchcapsError(f"{folder}: its config.json has {error}") from None
+
+
+def build_for(config: ModelConfig, weights: dict[str, Tensor], where: str) -> Model:
+    """A model for these weights, once they are known to fit and to be finite.
+
+    The sizes are compared before memory is allocated: a configuration cannot ask for more than
+    its file of weights has.
+    """
+    whole = dataclasses.replace(config, num_classes=max(1, config.num_classes))
+    try:
+        with torch.device("meta"):
+            expected = {name: tensor.shape for name, tensor in build(whole).state_dict().items()}
+    except TorchcapsError:  # `build` says which field is wrong; a plug-in may read values
+        return build(config)
+    missing = [name for name in expected if name not in weights]
+    if missing and config.num_classes:
+        raise TorchcapsError(f"{where}: no weights {missing[0]!r}.")
+    if sum(expected[name].numel() for name in missing) > MOST_LEFT_OUT:
+        raise TorchcapsError(f"{where}: the configuration asks for many more weights.")
+    for name, tensor in weights.items():
+        if name not in expected:
+            raise TorchcapsError(f"{where}: unknown weights {name!r}.")
+        if tensor.shape != expected[name]:
+            raise TorchcapsError(
+                f"{where}: {name} has the shape {list(tensor.shape)}, the configuration "
+                f"{list(expected[name])}."
+            )
+        if not bool(torch.isfinite(tensor).all()):
+            raise TorchcapsError(f"{where}: {name} has values that are not finite.")
+    return build(config)
 
 
 def _replace(config: ModelConfig, overrides: dict[str, Any], name: str) -> ModelConfig:

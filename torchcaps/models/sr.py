@@ -19,6 +19,7 @@ from torchcaps.layers import Capsules, ConvCaps, Normalize, ResNetStack, SelfRou
 from torchcaps.layers.capsules import ClassCaps
 from torchcaps.layers.stems import TokenNorm
 from torchcaps.models.base import Model, ModelConfig, Output
+from torchcaps.models.fields import Count, Depth, Weight
 from torchcaps.models.registry import register
 from torchcaps.routing import Window
 
@@ -27,15 +28,15 @@ from torchcaps.routing import Window
 class SRCapsNetConfig(ModelConfig):
     family: ClassVar[str] = "sr-capsnet"
     oblong: ClassVar[bool] = True
-    num_layers: int = 2
+    num_layers: Depth = 2
     """Layers of capsules; 1: only the class capsules."""
-    num_types: int = 32
+    num_types: Count = 32
     """Types of capsule at each position."""
-    pose_dim: int = field(default=16, metadata={"digest": "dim"})
+    pose_dim: Count = field(default=16, metadata={"digest": "dim"})
     """Entries of a pose."""
-    channels: int = 16
+    channels: Count = 16
     """Channels of the first of three stages of residual blocks."""
-    route_std: float = 0.0
+    route_std: Weight = 0.0
     """Standard deviation of the initial route weights; 0: zero as in the authors' code, 0.01 in the
     class layer. A small trial learned twice as fast with 0.1 (docs/lab-notes/log.md)."""
 

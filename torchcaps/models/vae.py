@@ -14,6 +14,7 @@ from torchcaps.functional import exact
 from torchcaps.layers import Capsules
 from torchcaps.layers.rotations import Look, look, rotate
 from torchcaps.models.base import Bound, Model, ModelConfig, Output
+from torchcaps.models.fields import Count, Frames, FramesOrSame
 from torchcaps.models.generative.concrete import normal_kl
 from torchcaps.models.registry import register
 
@@ -21,14 +22,14 @@ from torchcaps.models.registry import register
 @dataclass(frozen=True, kw_only=True)
 class VAEConfig(ModelConfig):
     family: ClassVar[str] = "vae"
-    hidden: tuple[int, ...] = (128,)
+    hidden: tuple[Count, ...] = (128,)
     """Units of the hidden layers, from the pixels to the code."""
-    units: int = 10
+    units: Count = 10
     """Units of the code."""
-    frames: int = 1
+    frames: Frames = 1
     """Number of rotations tried for each image in training; the best explained one is kept. See
     layers/rotations.py."""
-    test_frames: int = 0
+    test_frames: FramesOrSame = 0
     """Number of rotations in evaluation; 0: as in training."""
 
 

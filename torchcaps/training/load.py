@@ -1,5 +1,6 @@
 """`torchcaps.load`: a trained model from a run folder, a saved folder or the hub."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -12,8 +13,8 @@ from torchcaps.data.spec import parse
 from torchcaps.data.value_range import Range, as_text
 from torchcaps.errors import TorchcapsError, nearest
 from torchcaps.models import Model, from_folder
-from torchcaps.models.hub import pretrained_folder, pretrained_names
-from torchcaps.models.registry import build
+from torchcaps.models.hub import is_hub_id, pretrained_folder, pretrained_names
+from torchcaps.models.registry import build_for
 from torchcaps.training import checkpoint
 from torchcaps.training.recipe import DataSpec
 from torchcaps.training.run import Run
@@ -62,18 +63,19 @@ def load(source: str | Path, which: Which = "chosen") -> Model:
     which: of a run, the weights that validation chose (so far), or the last that were saved
     """
     folder = Path(source).expanduser()
-    if str(source) in pretrained_names() and not folder.exists():
+    if str(source) in pretrained_names() and not os.path.exists(folder):
         folder = pretrained_folder(str(source))
         model = from_folder(folder)
         model.record = read_object(folder / "record.json")
         return model
-    if (folder / "recipe.json").exists():
+    if os.path.exists(folder / "recipe.json"):
         return _of_run(Run(folder), which).eval()
-    if (folder / "config.json").exists():
+    if os.path.exists(folder / "config.json"):
         return from_folder(folder).eval()
-    if folder.exists() or str(source).count("/") != 1:
+    if os.path.exists(folder) or not is_hub_id(str(source)):
+        name = str(source) if str(source).isprintable() else repr(str(source))
         raise TorchcapsError(
-            f"{source}: not a run, a saved model, a pretrained model or a hub id (name/model). "
+            f"{name}: not a run, a saved model, a pretrained model or a hub id (name/model). "
             f"{nearest(str(source), pretrained_names(), most=0)} "
             "See torchcaps list models --pretrained."
         )
@@ -100,12 +102,14 @@ def _of_run(run: Run, which: Which) -> Model:
         model = from_folder(run.model_folder)
         model.record = record
         return model
-    model = build(run.recipe().model)
+    config = run.recipe().model
     _, weights, training, _ = checkpoint.load_last(run.checkpoints)
     under = {"chosen": ("best/",), "last": ("ema/",)}[which]
     chosen = {n.partition("/")[2]: t for n, t in training.items() if n.startswith(under)}
     if which == "chosen" and not chosen:
         raise TorchcapsError(f"{run.folder} has not validated yet: load(run, which='last').")
     last = {n.removeprefix("model."): t for n, t in weights.items() if n.startswith("model.")}
-    checkpoint.restore(model, {**last, **chosen} if which == "last" else chosen)
+    tensors = {**last, **chosen} if which == "last" else chosen
+    model = build_for(config, tensors, f"{run.checkpoints}")
+    checkpoint.restore(model, tensors)
     return model

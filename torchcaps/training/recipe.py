@@ -4,7 +4,7 @@ import dataclasses
 import json
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, get_type_hints
+from typing import Annotated, Any, Literal, get_type_hints
 
 from torchcaps.errors import TorchcapsError, UsageError, nearest
 from torchcaps.models.base import SIZES, ModelConfig
@@ -12,12 +12,18 @@ from torchcaps.models.capsnet import CapsNetConfig
 from torchcaps.models.registry import config_from_dict
 from torchcaps.training.checkpoint import sum_of
 from torchcaps.training.tasks import Classify, TaskConfig, task_config
-from torchcaps.typed import check, read_object
+from torchcaps.typed import Between, check, read_object
 
 VERSION = 3
 """Version of the format; a recipe of another version is refused rather than guessed at."""
 EXTRA_KEYS = ("version", "sum")
 """Keys of a recipe file beside the fields: the version, and a checksum in the file of a run."""
+
+
+Seed = Annotated[int, Between(0, 2**31 - 1)]
+Amount = Annotated[int, Between(0, 10**9)]
+Share = Annotated[float, Between(0, 1)]
+Decay = Annotated[float, Between(0, 0.99999)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,13 +34,13 @@ class DataSpec:
     """Augmentations in order: crop:4 flip translate:2 affine:10 color-jitter erase resized-crop."""
     root: str = ""
     """Folder of the data sets; default: the platform's cache folder."""
-    seed: int = 0
+    seed: Seed = 0
     """Seed of the validation split and of generated images; the same for all runs of a table."""
-    held_out: int = 0
+    held_out: Amount = 0
     """Number of validation images; train on the others. 0: the whole validation split."""
-    per_class: int = 0
+    per_class: Amount = 0
     """Training images per class, chosen by the seed of the run. 0: all."""
-    cutmix: float = 0.0
+    cutmix: Share = 0.0
     """Share of training images with CutMix: a rectangle of another image, and its label."""
     balanced: bool = False
     """Sample every class equally often."""
@@ -44,27 +50,27 @@ class DataSpec:
 class OptimizerSpec:
     kind: Literal["adam", "adamw", "sgd", "rmsprop"] = "adam"
     """Optimizer."""
-    lr: float = 1e-3
+    lr: Annotated[float, Between(0, 1e30)] = 1e-3
     """Learning rate, scaled by the schedule."""
-    weight_decay: float = 0.0
+    weight_decay: Annotated[float, Between(0, 1e4)] = 0.0
     """Weight decay."""
-    momentum: float = 0.9
+    momentum: Decay = 0.9
     """Momentum of SGD and RMSprop; first beta of Adam."""
     nesterov: bool = False
     """Use Nesterov momentum."""
-    beta: float = 0.0
+    beta: Decay = 0.0
     """Decay of squared gradients. 0: 0.999 for Adam, 0.99 for RMSprop."""
-    eps: float = 1e-8
+    eps: Share = 1e-8
     """Term added to the denominator of Adam and RMSprop."""
     decay_all: bool = True
     """Decay biases and the gains of norms, too."""
     rates: tuple[str, ...] = ()
     """Factors of the learning rate by parameter name: decoder=0.1 encoder.head=3."""
-    clip: float = 0.0
+    clip: Annotated[float, Between(0, 1e9)] = 0.0
     """Largest norm of the gradient. 0: no clipping."""
-    accumulate: int = 1
+    accumulate: Annotated[int, Between(1, 10**6)] = 1
     """Number of micro-batches of a batch, for models that do not fit."""
-    ema: float = 0.0
+    ema: Share = 0.0
     """Decay of an exponential moving average of the weights, used in evaluation. 0: none."""
 
 
@@ -72,15 +78,15 @@ class OptimizerSpec:
 class ScheduleSpec:
     kind: Literal["constant", "cosine", "step", "one_cycle", "exponential"] = "constant"
     """Learning rate schedule."""
-    warmup: float = 0.0
+    warmup: Share = 0.0
     """Share of the run with linear warmup."""
     milestones: tuple[float, ...] = (0.5, 0.75)
     """Shares of the run after which `step` multiplies the rate by gamma."""
-    gamma: float = 0.1
+    gamma: Annotated[float, Between(0, 1e3)] = 0.1
     """Factor of `step` and `exponential`."""
-    period: int = 1000
+    period: Annotated[int, Between(1, 10**9)] = 1000
     """Steps in which `exponential` multiplies the rate by gamma."""
-    final: float = 0.0
+    final: Share = 0.0
     """Final share of the rate for cosine and one_cycle; floor of exponential."""
 
 
@@ -90,7 +96,7 @@ class HardwareSpec:
     """Kind of device."""
     devices: int = 1
     """Devices per machine."""
-    num_nodes: int = 1
+    num_nodes: Annotated[int, Between(1, 10**5)] = 1
     """Number of machines."""
     strategy: Literal["auto", "ddp", "fsdp"] = "auto"
     """Strategy for several devices: a whole model each (ddp) or a shard each (fsdp)."""
@@ -100,7 +106,7 @@ class HardwareSpec:
     """torch.compile of forward and loss; `graphs`: with CUDA graphs; `auto`: graphs on a GPU."""
     in_turn: bool = False
     """Train one run at a time on a GPU that several runs share; the others load or evaluate."""
-    decode_threads: int = 0
+    decode_threads: Annotated[int, Between(0, 512)] = 0
     """Threads that read and decode images on disk. 0: one per core, at most 8."""
 
     @property
@@ -122,15 +128,15 @@ class Recipe:
     """Row of the table."""
     protocol: str = "ours"
     """`ours`: model selection on validation data. Tables mark any other protocol."""
-    seed: int = 0
+    seed: Seed = 0
     """Seed of the initial weights and the order of images."""
-    epochs: int = 10
+    epochs: Annotated[int, Between(1, 10**6)] = 10
     """Passes over the training images."""
-    steps: int = 0
+    steps: Amount = 0
     """Number of steps, instead of epochs. 0: by epochs."""
-    validate_every: int = 0
+    validate_every: Amount = 0
     """Steps between validations. 0: one epoch."""
-    batch_size: int = 128
+    batch_size: Annotated[int, Between(1, 10**6)] = 128
     """Images per step, over all devices."""
     data: DataSpec = field(default_factory=DataSpec)
     model: ModelConfig = field(default_factory=CapsNetConfig)
@@ -146,7 +152,7 @@ class Recipe:
     )
     schedule: ScheduleSpec = field(default_factory=ScheduleSpec)
     hardware: HardwareSpec = field(default_factory=HardwareSpec)
-    target_accuracy: float = 0.0
+    target_accuracy: Share = 0.0
     """Stop after the epoch that reaches this validation accuracy. 0: never."""
     until: Literal["end", "fitted"] = "end"
     """Last epoch: the end of the recipe, or earlier the epoch that classifies all training images
@@ -159,7 +165,7 @@ class Recipe:
     """Metrics of the final evaluation: linear, accuracy:affnist-like:mnist …"""
     watch: tuple[str, ...] = ()
     """Metrics on validation data during training, about ten times a run."""
-    checkpoint_seconds: float = 60.0
+    checkpoint_seconds: Annotated[float, Between(0, 1e9)] = 60.0
     """Seconds between checkpoints."""
     tensorboard: bool = False
     """Log to TensorBoard, too."""

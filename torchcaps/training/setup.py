@@ -19,6 +19,7 @@ from torchcaps.training.load import data_of, load
 from torchcaps.training.optim import make_optimizer
 from torchcaps.training.recipe import Recipe
 from torchcaps.training.task import Task, make_task, task_class
+from torchcaps.typed import check_bounds
 
 
 @dataclass
@@ -126,25 +127,10 @@ def seed_process(seed: int, rank: int, step: int = 0) -> None:
         torch.manual_seed((seed * 1_000_003 + rank) * 1_000_003 + step)
 
 
-RANGES = {
-    "seed": (0, 2**31 - 1), "epochs": (1, 10**6), "steps": (0, 10**9), "batch_size": (1, 10**6),
-    "validate_every": (0, 10**9), "target_accuracy": (0, 1), "checkpoint_seconds": (0, 10**9),
-    "data.seed": (0, 2**31 - 1), "data.held_out": (0, 10**9), "data.per_class": (0, 10**9),
-    "data.cutmix": (0, 1), "optimizer.lr": (0, 1e30), "optimizer.weight_decay": (0, 1e4),
-    "optimizer.momentum": (0, 0.99999), "optimizer.beta": (0, 0.99999), "optimizer.eps": (0, 1),
-    "optimizer.clip": (0, 1e9), "optimizer.ema": (0, 1), "optimizer.accumulate": (1, 10**6),
-    "schedule.warmup": (0, 1), "schedule.gamma": (0, 1e3), "schedule.period": (1, 10**9),
-    "schedule.final": (0, 1), "hardware.num_nodes": (1, 10**5), "hardware.decode_threads": (0, 512),
-}  # fmt: skip
-"""The least and the largest value of a number in a recipe."""
-
-
 def _check(recipe: Recipe) -> None:
-    for name, (least, most) in RANGES.items():
-        group, _, field = name.rpartition(".")
-        value = getattr(getattr(recipe, group) if group else recipe, field)
-        if not least <= value <= most:  # NaN is in no range
-            raise TorchcapsError(f"{name}={value}: it must be at least {least} and at most {most}.")
+    check_bounds(recipe)
+    for group in ("data", "optimizer", "schedule", "hardware"):
+        check_bounds(getattr(recipe, group), f"{group}.")
     if recipe.stop_on == "test" and recipe.protocol == "ours":
         raise TorchcapsError(
             "stop_on=test chooses the model on the test split, so tables must mark the run: add "

@@ -18,6 +18,17 @@ from torch import Tensor, nn
 from torchcaps.errors import TorchcapsError
 from torchcaps.layers.templates import Templates, compose
 from torchcaps.models.base import Bound, ModelConfig
+from torchcaps.models.fields import (
+    Count,
+    CountOrNone,
+    Depth,
+    Frames,
+    FramesOrSame,
+    Positive,
+    Probability,
+    Side,
+    SideOrNone,
+)
 from torchcaps.models.generative.arrangement import Arrangement, OnOff
 from torchcaps.models.generative.concrete import (
     concrete_kl,
@@ -33,9 +44,9 @@ ON_LOGIT = 30.0
 @dataclass(frozen=True, kw_only=True)
 class GenerativeConfig(ModelConfig):
     family: ClassVar[str] = "generative"
-    num_caps: tuple[int, ...] = (16, 16)
+    num_caps: tuple[Count, ...] = (16, 16)
     """Number of capsules in each layer, from the highest objects to the parts."""
-    template_size: int = 12
+    template_size: Side = 12
     """Side of a part's template in pixels."""
     objects: Literal["many", "one"] = "many"
     """Prior of the highest layer: each object on or off independently, or exactly one on."""
@@ -43,46 +54,46 @@ class GenerativeConfig(ModelConfig):
     """Poses as point estimates (delta) or as Normals (full)."""
     placed: Literal["encoded", "solved"] = "encoded"
     """Source of object poses: the encoder, or a closed-form solution given the parts."""
-    frames: int = 1
+    frames: Frames = 1
     """Number of rotations tried for each image in training; the best explained one is kept. See
     layers/rotations.py."""
-    test_frames: int = 0
+    test_frames: FramesOrSame = 0
     """Number of rotations in evaluation; 0: as in training."""
     on_off: OnOff = "mixture"
     """Density of a part with a presence between 0 and 1: see models/generative/arrangement.py."""
-    tau: float = 1.0
+    tau: Positive = 1.0
     """Temperature of the relaxed presences."""
-    sigma: float = 0.2
+    sigma: Positive = 0.2
     """Standard deviation of the pixel noise."""
-    presence: float = 0.12
+    presence: Probability = 0.12
     """Initial prior probability that an object is on."""
     learn_presence: bool = True
     """Learn that probability."""
-    pose_std: float = 1.0
+    pose_std: Positive = 1.0
     """Standard deviation of an object's pose around the identity."""
-    min_std: float = 0.1
+    min_std: Positive = 0.1
     """Minimum standard deviation of a part's pose around its object's vote."""
-    off_std: float = 1.5
+    off_std: Positive = 1.5
     """Standard deviation of the pose of a part that is off."""
-    dummy_std: float = 1.0
+    dummy_std: Positive = 1.0
     """Standard deviation of the pose of a part without an object."""
-    dummy_share: float = 0.1
+    dummy_share: Probability = 0.1
     """Weight of having no object; the weight of an object is at most 1."""
-    dummy_presence: float = 0.1
+    dummy_presence: Probability = 0.1
     """Probability that a part without an object is on."""
     poses: Literal["geometric", "raw"] = "geometric"
     """Mapping from the encoder's six numbers to a part's pose."""
-    channels: int = 32
+    channels: Count = 32
     """Channels of the ConvNet."""
-    padding: int = 1
+    padding: SideOrNone = 1
     """Zero padding of its convolutions; without padding, 28 pixels end as 2x2 positions."""
-    width: int = 128
+    width: Count = 128
     """Width of the set transformer."""
-    heads: int = 4
+    heads: Depth = 4
     """Attention heads of the set transformer."""
-    depth: int = 4
+    depth: Depth = 4
     """Blocks of the set transformer."""
-    inducing: int = 32
+    inducing: CountOrNone = 32
     """Number of inducing points in its attention; 0: full attention."""
     state: Literal["each", "shared"] = "each"
     """Output of the set transformer: 32 numbers for each object, or 32 numbers shared by all.

@@ -23,6 +23,7 @@ from torchcaps.layers import Capsules, Normalize, PointwiseCaps, router_with
 from torchcaps.layers.capsules import ClassCaps
 from torchcaps.layers.stems import TokenNorm
 from torchcaps.models.base import Model, ModelConfig, Output, described, register_output
+from torchcaps.models.fields import Count, Depth, Kernel, Positive, Side, Weight
 from torchcaps.models.mcae.decoder import CapsuleDecoder, ConvPatchDecoder, MLPPatchDecoder
 from torchcaps.models.mcae.patches import (
     Attention,
@@ -42,25 +43,25 @@ class MCAEConfig(ModelConfig):
     family: ClassVar[str] = "mcae"
     stage: Literal["pretrain", "finetune"] = "finetune"
     """pretrain: with a decoder; finetune: with class capsules instead."""
-    patch_size: int = 4
+    patch_size: Side = 4
     """Side of a patch in pixels."""
     backbone: str = "convmixer"
     """convmixer, vit, or timm:NAME for a vision transformer of timm."""
-    width: int = 256
+    width: Count = 256
     """Width of the ConvMixer's tokens; the ViT's width is capsules x pose."""
-    depth: int = 4
+    depth: Depth = 4
     """Blocks of the backbone."""
-    kernel_size: int = 5
+    kernel_size: Kernel = 5
     """Side of the ConvMixer's depthwise kernels."""
-    num_types: int = field(default=16, metadata={"digest": "num_caps"})
+    num_types: Count = field(default=16, metadata={"digest": "num_caps"})
     """Number of capsules at each position, in every layer."""
-    pose_dim: int = field(default=16, metadata={"digest": "dim"})
+    pose_dim: Count = field(default=16, metadata={"digest": "dim"})
     """Entries of a pose."""
-    num_layers: int = 3
+    num_layers: Depth = 3
     """Layers of the capsule encoder."""
     routing: str = "self"
     """Routing of the encoder: self, or any other registered routing."""
-    route_std: float = 0.0
+    route_std: Weight = 0.0
     """Standard deviation of the initial route weights of self-routing; 0: zero as in its authors'
     code, 0.01 in the class layer."""
     residual: bool = False
@@ -75,13 +76,13 @@ class MCAEConfig(ModelConfig):
     pixels normalized by those of their patch."""
     decoder: Literal["capsules", "mlp", "conv"] = "capsules"
     """Decoder: the paper's capsules, an MLP over all positions, or convolutions."""
-    decoder_depth: int = 1
+    decoder_depth: Depth = 1
     """Layers of the capsule decoder, or blocks of the convolutional decoder."""
-    decoder_pose_dim: int = field(default=32, metadata={"digest": "decoder_dim"})
+    decoder_pose_dim: Count = field(default=32, metadata={"digest": "decoder_dim"})
     """Entries of a pose in the capsule decoder."""
     decoder_shared: bool = False
     """Share the decoder's transforms over positions and add a position embedding."""
-    decoder_width: float = 1.0
+    decoder_width: Positive = 1.0
     """Width of the MLP decoder relative to the paper's."""
 
 

@@ -28,6 +28,7 @@ from torchcaps.layers.parts import PartEncoder, PerCapsule, geometric
 from torchcaps.layers.sets import PresentSet
 from torchcaps.layers.templates import compose, warped
 from torchcaps.models.base import Bound, Model, ModelConfig
+from torchcaps.models.fields import Count, Depth, Side, SideOrNone, Weight
 from torchcaps.models.generative.concrete import normal_log_prob
 from torchcaps.models.generative.model import GenerativeOutput
 from torchcaps.models.registry import register
@@ -39,23 +40,23 @@ DUMMY = -4 * math.log(10)
 @dataclass(frozen=True, kw_only=True)
 class SCAEConfig(ModelConfig):
     family: ClassVar[str] = "scae"
-    num_caps: tuple[int, int] = (32, 40)
+    num_caps: tuple[Count, Count] = (32, 40)
     """Number of objects and parts."""
-    template_size: int = 11
+    template_size: Side = 11
     """Side of a part's template in pixels."""
-    channels: int = 128
+    channels: Count = 128
     """Channels of the ConvNet."""
-    padding: int = 0
+    padding: SideOrNone = 0
     """Zero padding of its convolutions; without padding, 28 pixels end as 2x2 positions."""
-    features: int = 16
+    features: Count = 16
     """Features of a part besides pose and presence; they determine the color of its template."""
-    width: int = 16
+    width: Count = 16
     """Width of the set transformer."""
-    depth: int = 3
+    depth: Depth = 3
     """Blocks of the set transformer."""
-    code: int = 256
+    code: Count = 256
     """Size of the set transformer's output for each object."""
-    noise: float = 4.0
+    noise: Weight = 4.0
     """Width of the uniform noise on presence logits."""
     test_noise: bool = False
     """Add noise in evaluation too, as the authors' code does."""
@@ -65,17 +66,17 @@ class SCAEConfig(ModelConfig):
     """Rotate before scaling and shearing (authors' code), or after it."""
     align_corners: bool = field(default=True, metadata={"digest_default": False})
     """Let -1 and 1 be the centers of the outermost pixels (authors' code), or their outer edges."""
-    dynamic: float = 10.0
+    dynamic: Weight = 10.0
     """Weight of the squared image-dependent change of the relations of objects and parts."""
-    posterior_within: float = 0.7
+    posterior_within: Weight = 0.7
     """Weight of the entropy of objects within an image, which is minimized."""
-    posterior_between: float = 0.2
+    posterior_between: Weight = 0.2
     """Weight of the entropy of objects over a batch, which is maximized."""
-    prior_within: float = 2.0
+    prior_within: Weight = 2.0
     """Weight of the squared error of the number of objects that are on in an image."""
-    prior_between: float = 0.35
+    prior_between: Weight = 0.35
     """Weight of the squared error of the number of images of a batch in which an object is on."""
-    objects_on: float = 0.0
+    objects_on: Weight = 0.0
     """Target number of objects that are on in an image; 0: objects / classes."""
 
 

@@ -30,6 +30,7 @@ from torchcaps.layers import (
 )
 from torchcaps.layers.stems import conv_out
 from torchcaps.models.base import Model, ModelConfig, Output, described, register_output
+from torchcaps.models.fields import Count, Iterations, Kernel, SideOrNone, Weight
 from torchcaps.models.registry import register
 from torchcaps.models.sparse.frame import Frame, shifted
 from torchcaps.models.sparse.mask import Kind, Ranking, SparseMask
@@ -40,40 +41,40 @@ class SparseConfig(ModelConfig):
     family: ClassVar[str] = "sparse"
     backbone: Literal["conv", "norm"] = field(default="conv", metadata={"digest": "stem"})
     """The paper's 9x9 convolutions (conv), or strided 3x3 ones with BatchNorm (norm)."""
-    frame: int = 0
+    frame: SideOrNone = 0
     """Side of the crop around the ink that the capsules see; 0: the whole image."""
-    channels: int = 256
+    channels: Count = 256
     """Channels of the first convolution."""
-    kernel_size: int = 9
+    kernel_size: Kernel = 9
     """Kernel size of both convolutions of the paper's stem."""
-    num_types: int = 32
+    num_types: Count = 32
     """Types of primary capsule at each position."""
-    pose_dim: int = field(default=8, metadata={"digest": "in_dim"})
+    pose_dim: Count = field(default=8, metadata={"digest": "in_dim"})
     """Entries of a primary capsule's pose."""
-    num_caps: tuple[int, ...] = (16,)
+    num_caps: tuple[Count, ...] = (16,)
     """Number of latent capsules in each layer, from the lowest."""
-    latent_pose_dim: int = field(default=16, metadata={"digest": "out_dim"})
+    latent_pose_dim: Count = field(default=16, metadata={"digest": "out_dim"})
     """Entries of a latent capsule's pose."""
     routing: str = "dynamic"
     """Routing to the latent capsules: dynamic, inverted, em, self, vb, none, or a registered one.
     """
-    num_iters: int = 3
+    num_iters: Iterations = 3
     """Routing iterations, for iterative routings."""
     mask: Kind = "rank"
     """Latent capsules that the decoder sees: weighted by rank, the first, the top k, or all."""
-    gamma: float = 12.0
+    gamma: Weight = 12.0
     """Decay of the mask with rank."""
-    top_k: int = 3
+    top_k: Count = 3
     """Number of capsules that the mask top-k keeps."""
-    low: float = 0.64
+    low: Weight = 0.64
     """Frequency below which a capsule's boost rises, as a multiple of 1 / number of capsules."""
-    high: float = 1.6
+    high: Weight = 1.6
     """Frequency above which a capsule's boost falls, as a multiple of 1 / number of capsules."""
     boost_in_routing: bool = False
     """Multiply the couplings by the boosts in every iteration of dynamic routing."""
     support: Literal["positions", "authors"] = "positions"
     """Support as in the paper (positions), or with the bug of the authors' code (authors)."""
-    hidden: tuple[int, ...] = (512, 1024)
+    hidden: tuple[Count, ...] = (512, 1024)
     """Units of the decoder's hidden layers."""
 
 

@@ -23,6 +23,7 @@ from torchcaps.layers import Capsules
 from torchcaps.layers.parts import PerCapsule
 from torchcaps.layers.sets import SetTransformer
 from torchcaps.models.base import Bound, Model, ModelConfig, Output
+from torchcaps.models.fields import Count, CountOrNone, Depth, Few, Positive, Probability, Side
 from torchcaps.models.generative.concrete import log_off, log_on, normal_log_prob
 from torchcaps.models.registry import register
 
@@ -34,12 +35,12 @@ NOWHERE = -6.0
 class PointsConfig(ModelConfig):
     """Fields of all models of constellations."""
 
-    in_channels: int = 3
-    image_size: int = 4
-    num_classes: int = 3
-    num_caps: int = 3
+    in_channels: Count = 3
+    image_size: Side = 4
+    num_classes: CountOrNone = 3
+    num_caps: Few = 3
     """Number of objects."""
-    votes: int = 4
+    votes: Few = 4
     """Maximum number of points of an object."""
 
 
@@ -47,11 +48,11 @@ class PointsConfig(ModelConfig):
 class PriorConfig(PointsConfig):
     """Fields of models with a prior over objects."""
 
-    presence: float = 0.5
+    presence: Probability = 0.5
     """Initial prior probability that an object is on."""
-    pose_std: float = 1.0
+    pose_std: Positive = 1.0
     """Standard deviation of an object's pose around the identity."""
-    min_std: float = 0.01
+    min_std: Positive = 0.01
     """Minimum standard deviation of a point around its vote; the image is 2 wide."""
 
 
@@ -59,11 +60,11 @@ class PriorConfig(PointsConfig):
 class EncodedConfig(PointsConfig):
     """Fields of models with a set transformer as encoder."""
 
-    width: int = 128
+    width: Count = 128
     """Width of the set transformer."""
-    heads: int = 4
+    heads: Depth = 4
     """Attention heads of the set transformer."""
-    depth: int = 4
+    depth: Depth = 4
     """Blocks of the set transformer."""
 
 

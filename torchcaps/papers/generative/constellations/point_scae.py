@@ -18,6 +18,7 @@ from torch.nn import functional as F
 
 from torchcaps.functional import exact
 from torchcaps.models.base import Bound
+from torchcaps.models.fields import Weight
 from torchcaps.models.generative.concrete import log_on, normal_log_prob
 from torchcaps.models.registry import register
 from torchcaps.models.scae.model import posterior_terms, prior_terms, uniform_noise
@@ -36,15 +37,15 @@ NONE = -2 * math.log(10)
 @dataclass(frozen=True, kw_only=True)
 class PointSCAEConfig(EncodedConfig):
     family: ClassVar[str] = "constellation-scae"
-    noise: float = 4.0
+    noise: Weight = 4.0
     """Width of the uniform noise on presence logits in training."""
-    dynamic: float = 10.0
+    dynamic: Weight = 10.0
     """Weight of the squared scene-dependent change of the patterns."""
-    sparsity: float = 10.0
+    sparsity: Weight = 10.0
     """Weight of the loss that trains presences to predict whether an object wins several points."""
-    prior_sparsity: float = 1.0
+    prior_sparsity: Weight = 1.0
     """Weight of the errors of the number of objects per scene and of scenes per object."""
-    posterior_sparsity: float = 10.0
+    posterior_sparsity: Weight = 10.0
     """Weight of the entropy, minimized within a scene and maximized over a batch. This is the
     default of the authors' code; their script sets 0."""
     posterior: Literal["votes", "objects"] = field(
