@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-from rich.console import Console
 from torch import Tensor
 
 from torchcaps.data import Dataset, as_dataset
 from torchcaps.data.registry import shared_loads
 from torchcaps.data.value_range import Range, as_range
 from torchcaps.errors import UsageError
+from torchcaps.escape import Console
 from torchcaps.models import Model
 from torchcaps.models.predict import BATCH_SIZE, Prediction, image_batches
 from torchcaps.outputs import check_file, check_folder

@@ -64,7 +64,9 @@ def change(folder, **fields):
 
 def test_a_configuration_cannot_ask_for_more_than_its_weights(saved):
     change(saved, channels=65_000, num_types=65_000)  # 30 TB
-    with pytest.raises(TorchcapsError, match=r"has the shape .*, the configuration \[2340000, 10, 8, 16\]"):
+    with pytest.raises(
+        TorchcapsError, match=r"has the shape .*, the configuration \[2340000, 10, 8, 16\]"
+    ):
         from_folder(saved)
 
 

@@ -1,10 +1,10 @@
 """The table of all commands, and words to functions; tyro reads arguments from signatures."""
 
-import sys
 from collections.abc import Callable
 from typing import Any
 
 from torchcaps.cli import data, evaluate, listing, paper, plot, predict, runs, train
+from torchcaps.cli.console import complain
 from torchcaps.cli.parse import ParseExit, parse
 from torchcaps.errors import nearest
 
@@ -87,7 +87,7 @@ def run_command(words: list[str]) -> int:
     function = {**COMMANDS, **HIDDEN}.get(name)
     if function is None:
         near = nearest(name, list(COMMANDS))
-        print(f"torchcaps: unknown command {name!r}. {near}", file=sys.stderr)
+        complain(f"unknown command {name!r}. {near}")
         return 2
     prog = f"torchcaps {name}"
     if name in GROUPS:
@@ -98,7 +98,7 @@ def run_command(words: list[str]) -> int:
             group = GROUPS[name]
             if rest[0] not in group:
                 near = nearest(rest[0], list(group))
-                print(f"torchcaps: unknown command '{name} {rest[0]}'. {near}", file=sys.stderr)
+                complain(f"unknown command '{name} {rest[0]}'. {near}")
                 return 2
             function, prog, rest = group[rest[0]], f"{prog} {rest[0]}", rest[1:]
     try:

@@ -1,9 +1,10 @@
 """Where every command prints."""
 
 import json
+import sys
 from typing import Any
 
-from rich.console import Console
+from torchcaps.escape import Console, for_terminal
 
 console = Console()
 
@@ -13,5 +14,10 @@ def print_json(value: Any) -> None:
 
 
 def say(text: str, style: str | None = None) -> None:
-    """A line as it is: never wrapped or read as markup."""
-    console.print(text, soft_wrap=True, highlight=False, markup=False, style=style)
+    """A line as it is: never wrapped."""
+    console.print(text, soft_wrap=True, highlight=False, style=style)
+
+
+def complain(text: str) -> None:
+    """A message to stderr."""
+    print(f"torchcaps: {for_terminal(text)}", file=sys.stderr)

@@ -1,13 +1,11 @@
 """The command that evaluates trained models."""
 
-import sys
 from typing import Annotated, Any, Literal
 
-from rich.markup import escape
 from rich.table import Column, Table
 from tyro.conf import arg
 
-from torchcaps.cli.console import console, print_json, say
+from torchcaps.cli.console import complain, console, print_json, say
 from torchcaps.cli.parse import Data, Folder, Plugins, Runs, load_plugins
 from torchcaps.errors import UsageError
 
@@ -64,7 +62,7 @@ def eval_(
         return print_json(reports[0] if len(reports) == 1 else reports)
     for result in reports:
         if note := result.get("note"):
-            print(f"torchcaps: {note}", file=sys.stderr)
+            complain(note)
         numbers = "  ".join(_with_interval(k, v, result) for k, v in result["numbers"].items())
         prefix = f"{result['run']}: " if len(reports) > 1 else ""
         say(f"{prefix}{result['data']} {result['split']}, {result['n']:,} images: {numbers}")
@@ -133,9 +131,9 @@ def _show_classes(result: dict[str, Any]) -> None:
         if max(map(len, names)) > SHORT_NAME:
             heads = [str(n + 1) for n in range(len(names))]
             rows = [f"{n} {name}" for n, name in enumerate(names, 1)]
-        table = Table("true \\ predicted", *(Column(escape(h), justify="right") for h in heads))
+        table = Table("true \\ predicted", *(Column(h, justify="right") for h in heads))
         for name, row in zip(rows, matrix, strict=True):
-            table.add_row(escape(name), *(str(n) if n else "·" for n in row))
+            table.add_row(name, *(str(n) if n else "·" for n in row))
         console.print(table)
     pairs = [
         (count, names[r], names[c])

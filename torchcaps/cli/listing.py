@@ -48,7 +48,7 @@ def list_(
         return print_json(names)
     for title, lines in names.items():
         if kind == "all":
-            console.print(f"\n[bold]{title}[/bold]")
+            console.print(f"\n{title}", style="bold")
         width = max(map(len, lines), default=0)
         for name, summary in lines.items():  # never cut: names are there to be copied
             say(f"{name:{width}}  {summary}")
@@ -76,7 +76,7 @@ def tour(
     import textwrap
     from dataclasses import asdict
 
-    from rich.markup import escape
+    from rich.text import Text
 
     from torchcaps.analysis.tour import tour as walk
     from torchcaps.data import load
@@ -89,9 +89,9 @@ def tour(
         return print_json([asdict(s) for s in steps])
     for number, step in enumerate(steps, 1):
         what = textwrap.fill(step.what, console.width - 5, subsequent_indent=" " * 4)
-        console.print(f"[bold]{number:2}[/bold]  {escape(what)}", highlight=False)
+        console.print(Text(f"{number:2}", "bold"), what, sep="  ", highlight=False)
         shape = f"{list(step.shape)}  {step.letters}"
-        console.print(f"    [dim]{step.where}[/dim]  {escape(shape)}", highlight=False)
+        console.print(Text(f"    {step.where}", "dim"), shape, sep="  ", highlight=False)
 
 
 def version(json: bool = False) -> None:

@@ -1,13 +1,12 @@
 """Commands for the papers: recipes, tables and recorded results."""
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from rich.table import Table as RichTable
 from tyro.conf import Positional, arg
 
-from torchcaps.cli.console import console, print_json, say
+from torchcaps.cli.console import complain, console, print_json, say
 from torchcaps.cli.parse import AtOnce, Data, On, Runs, Text
 from torchcaps.cli.table_format import as_markdown, pieces, repeated
 from torchcaps.errors import TorchcapsError, UsageError, nearest
@@ -329,9 +328,9 @@ def _warn(paper: str, results: Path) -> None:
 
     if not results_file(paper, results).exists():
         message = f"no results of {paper} in {results}/: the table has the paper's values alone."
-        print(f"torchcaps: {message}", file=sys.stderr)
+        complain(message)
     for problem in parse_lines(results_file(paper, results))[1]:
-        print(f"torchcaps: {problem}", file=sys.stderr)
+        complain(problem)
 
 
 def _coverage(results: Path, older: bool, markdown: bool, json: bool) -> None:
@@ -342,7 +341,7 @@ def _coverage(results: Path, older: bool, markdown: bool, json: bool) -> None:
 
     lines = coverage(folder=results, older=older)
     if not list(results.glob("*.jsonl")):
-        print(f"torchcaps: no results in {results}/: no cell has a run.", file=sys.stderr)
+        complain(f"no results in {results}/: no cell has a run.")
     else:
         for paper in dict.fromkeys(line.paper for line in lines):
             _warn(paper, results)

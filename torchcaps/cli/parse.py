@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import tyro
 from tyro.conf import Positional, arg
 
+from torchcaps.cli.console import complain
 from torchcaps.errors import UsageError
 
 OneRun = Annotated[Path, Positional, arg(metavar="RUN")]
@@ -34,7 +35,7 @@ class ParseExit(SystemExit):
 
 def wrong(text: str, prog: str) -> ParseExit:
     """Print what is wrong and where the help is; the exit code is 2."""
-    print(f"torchcaps: {text}", file=sys.stderr)
+    complain(text)
     print(f"See {prog} --help.", file=sys.stderr)
     return ParseExit(2)
 

@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from rich.progress import track
+from rich.text import Text as RichText
 from tyro.conf import Positional, arg
 
 from torchcaps.cli.console import console, print_json, say
 from torchcaps.cli.parse import File, Folder, Text
 from torchcaps.errors import UsageError
+from torchcaps.escape import for_csv
 
 Source = Annotated[str, Positional, arg(metavar="MODEL")]
 Images = Annotated[tuple[Path, ...], Positional, arg(metavar="IMAGE", help_behavior_hint="")]
@@ -63,7 +65,11 @@ def predict(
             [{"file": f, "classes": [c._asdict() for c in classes]} for f, classes in pairs]
         )
     if csv:
-        rows = [(f, c.name, f"{c.probability:.4f}") for f, classes in pairs for c in classes]
+        rows = [
+            (for_csv(f), for_csv(c.name), f"{c.probability:.4f}")
+            for f, classes in pairs
+            for c in classes
+        ]
         return _write_rows(sys.stdout, [("file", "class", "probability"), *rows])
     for file, classes in pairs:
         say(f"{file}  " + "  ".join(f"{c.name} {c.probability:.1%}" for c in classes))
@@ -123,11 +129,14 @@ def embed(
     out.parent.mkdir(parents=True, exist_ok=True)
     if out.suffix == ".npy":
         np.save(out, vectors)
-        names.write_text("".join(f"{f}\n" for f in files))
+        names.write_text("".join(f"{f}\n" for f in files), "utf-8", "surrogateescape")
     else:
         head = ["file", *(f"feature_{n}" for n in range(vectors.shape[1]))]
-        rows = ([str(f), *map(repr, map(float, v))] for f, v in zip(files, vectors, strict=True))
-        with out.open("w", newline="") as file:
+        rows = (
+            [for_csv(str(f)), *map(repr, map(float, v))]
+            for f, v in zip(files, vectors, strict=True)
+        )
+        with out.open("w", newline="", encoding="utf-8") as file:
             _write_rows(file, [head, *rows])
     say(f"wrote {out}: {len(vectors)} vectors of {vectors.shape[1]}")
 
@@ -183,7 +192,7 @@ def _export_web(
     from torchcaps.explorer.web import export_web
 
     shelf = Shelf([model], bundled=False)
-    with console.status(f"writing {out}"):
+    with console.status(RichText(f"writing {out}")):
         export_web(shelf, out, single_file, runtime, force=force)
     size = sum(p.stat().st_size for p in ([out] if single_file else out.rglob("*")) if p.is_file())
     hint = "open it in a browser" if single_file else f"python -m http.server -d {out}"

@@ -24,7 +24,6 @@ def list_(
         folder: Folder of the runs; default: runs.
         json: Print as JSON.
     """
-    from rich.markup import escape
     from rich.table import Table
 
     from torchcaps.training.run import Run
@@ -40,7 +39,7 @@ def list_(
         accuracy = "" if row["accuracy"] is None else f"{row['accuracy']:.4f}"
         started = row["started"][:16].replace("T", " ")
         cells = (row["run"], row["status"], row["name"], accuracy, row["data"], started)
-        table.add_row(*map(escape, cells), f"{row['bytes'] / 1e6:.1f}")
+        table.add_row(*cells, f"{row['bytes'] / 1e6:.1f}")
     console.print(table)
 
 

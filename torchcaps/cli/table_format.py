@@ -80,7 +80,7 @@ def pieces(
         for head, width in zip(heads, widths, strict=True):
             shown.add_column(head, overflow="fold", width=width)
         for line in body:
-            shown.add_row(*line)
+            shown.add_row(*map(Text.from_markup, line))
         yield shown
         columns = columns[count:]
 

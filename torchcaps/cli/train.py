@@ -8,10 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
-from rich.console import Console
-
 from torchcaps.cli.console import console, print_json, say
 from torchcaps.cli.parse import Folder, load_plugins, parse, without, wrong
+from torchcaps.escape import Console
 
 TRAIN = """\
 torchcaps train RECIPE [--field value …]

@@ -321,7 +321,8 @@ def _progress(results: Iterable, count: int) -> Iterable:
     """Show a progress bar for many files on a terminal."""
     if count < 200 or not sys.stderr.isatty():
         return results
-    from rich.console import Console
     from rich.progress import track
+
+    from torchcaps.escape import Console
 
     return track(results, "read", count, console=Console(stderr=True), transient=True)

@@ -224,6 +224,8 @@ class Resumable:
             TransferSpeedColumn,
         )
 
+        from torchcaps.escape import Console
+
         size = self.part.stat().st_size if self.part.exists() else 0
         headers = {"Range": f"bytes={size}-"} if size else {}
         with requests.get(url, headers=headers, stream=True, timeout=self.timeout) as response:
@@ -234,13 +236,16 @@ class Resumable:
                 size = 0
             total = size + int(response.headers.get("content-length", 0))
             columns = (
-                TextColumn(self.part.stem),
+                TextColumn(self.part.stem, markup=False),
                 BarColumn(),
                 DownloadColumn(),
                 TransferSpeedColumn(),
                 TimeRemainingColumn(),
             )
-            with Progress(*columns) as progress, self.part.open("ab" if size else "wb") as file:
+            with (
+                Progress(*columns, console=Console()) as progress,
+                self.part.open("ab" if size else "wb") as file,
+            ):
                 task = progress.add_task("", total=total, completed=size)
                 for chunk in () if complete else response.iter_content(1 << 16):
                     file.write(chunk)

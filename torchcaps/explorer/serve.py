@@ -7,9 +7,8 @@ from pathlib import Path
 from secrets import token_urlsafe
 from typing import Any
 
-from rich.console import Console
-
 from torchcaps.errors import TorchcapsError, require
+from torchcaps.escape import Console
 from torchcaps.explorer.shelf import Shelf, finished_runs
 from torchcaps.training.run import Run
 

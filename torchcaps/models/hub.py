@@ -14,6 +14,7 @@ from torch import nn
 
 from torchcaps.data.value_range import Range, as_text
 from torchcaps.errors import UsageError, nearest
+from torchcaps.escape import for_html
 
 CHOSEN = {"val": "validation", "test": "test"}
 """The split that chose an epoch, in words."""
@@ -82,19 +83,19 @@ def model_card(
         f"# {family}",
         f"{parameters:,} parameters. Load it with `torchcaps.load(\"<this repository>\")`.",
         "## Configuration", "| field | value |", "| --- | --- |",
-        *(f"| {name} | {value} |" for name, value in config.items()),
+        *(f"| {name} | {for_html(str(value))} |" for name, value in config.items()),
     ]  # fmt: skip
     if record:
         lines += ["## Measured", "| data | split | metric | value |", "| --- | --- | --- | --- |"]
         lines += [
-            f"| {r['data']} | {r['split']} | {r['metric']} | {r['value']:.4f} |"
+            f"| {for_html(r['data'])} | {r['split']} | {for_html(r['metric'])} | {r['value']:.4f} |"
             for r in record["results"]
         ]
         recipe = record["recipe"]
         lines += [
-            f"\nRecipe `{recipe['name']}`, seed {recipe['seed']}, commit `{record['commit']}`, "
-            f"{record['device']}, {record['date']}. The checkpoint was chosen on "
-            f"{CHOSEN[recipe.get('stop_on', 'val')]} data."
+            f"\nRecipe `{for_html(recipe['name'])}`, seed {recipe['seed']}, "
+            f"commit `{record['commit']}`, {record['device']}, {record['date']}. "
+            f"The checkpoint was chosen on {CHOSEN[recipe.get('stop_on', 'val')]} data."
         ]
     return "\n".join(lines) + "\n"
 

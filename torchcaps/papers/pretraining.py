@@ -3,9 +3,8 @@
 from dataclasses import replace
 from pathlib import Path
 
-from rich.console import Console
-
 from torchcaps.errors import TorchcapsError
+from torchcaps.escape import Console
 from torchcaps.papers.records import append_record
 from torchcaps.training.recipe import Recipe, with_root
 from torchcaps.training.registry import is_run_of, pretraining_of

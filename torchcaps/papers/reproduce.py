@@ -8,10 +8,9 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from torchcaps import places
 from torchcaps.errors import TorchcapsError, UsageError, nearest
+from torchcaps.escape import Console
 from torchcaps.metrics.base import metric_of, read_metric
 from torchcaps.papers.pretraining import pretrained, same_run
 from torchcaps.papers.records import append_record, read, results_file

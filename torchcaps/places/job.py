@@ -10,10 +10,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from torchcaps import __version__, plugins
 from torchcaps.errors import Interrupted, TorchcapsError
+from torchcaps.escape import Console
 
 
 @dataclass(frozen=True)

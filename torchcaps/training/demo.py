@@ -4,8 +4,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
+from torchcaps.escape import Console
 from torchcaps.models.registry import model_config
 from torchcaps.outputs import begun_by, check_folder, is_run
 from torchcaps.training.recipe import DataSpec, OptimizerSpec, Recipe, ScheduleSpec
@@ -90,6 +89,6 @@ def run_demo(folder: Path, console: Console) -> list[Run]:
     runs = []
     for name in NAMES:
         demo, run = get_recipe(name), folder / name.rpartition("/")[2]
-        console.print(f"[bold]{demo.row}[/bold]  {name}")
+        console.print(f"{demo.row}  {name}", style="bold")
         runs.append(resume(run, console) if is_run(run) else start(demo, run, console))
     return runs

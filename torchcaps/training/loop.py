@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
 
 from torchcaps import plugins
 from torchcaps.data import Dataset
 from torchcaps.data.dataset import class_warnings
 from torchcaps.data.registry import shared_loads
 from torchcaps.errors import Interrupted, TorchcapsError, TorchcapsWarning
+from torchcaps.escape import Console
 from torchcaps.metrics.accuracy import Training as TrainAccuracy
 from torchcaps.models.base import Model
 from torchcaps.training import checkpoint

@@ -2,7 +2,6 @@
 
 from typing import Self
 
-from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -13,6 +12,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 from rich.text import Text
+
+from torchcaps.escape import Console
 
 
 class _Speed(ProgressColumn):
@@ -53,13 +54,13 @@ class TrainingProgress(_Bar):
         self.total, self.epochs = total, epochs
         self.console = console or Console(quiet=True)
         self.progress = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
             TextColumn("steps"),
             _Speed(batch_size),
             TimeRemainingColumn(),
-            TextColumn("{task.fields[numbers]}"),
+            TextColumn("{task.fields[numbers]}", markup=False),
             console=self.console,
             disable=not (self.console.is_terminal or self.console.is_jupyter),
             transient=True,
@@ -81,7 +82,7 @@ class MetricProgress(_Bar):
 
     def __init__(self, console: Console | None):
         self.progress = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
             TimeRemainingColumn(),

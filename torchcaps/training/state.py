@@ -7,11 +7,11 @@ from dataclasses import replace
 from functools import partial
 
 import torch
-from rich.console import Console
 from torch import Tensor
 
 from torchcaps.data import Batch
 from torchcaps.errors import TorchcapsError
+from torchcaps.escape import Console
 from torchcaps.training import checkpoint
 from torchcaps.training.checkpoint import State
 from torchcaps.training.failures import NOT_FOUND, first_bad_layer
