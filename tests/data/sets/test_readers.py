@@ -92,6 +92,9 @@ def test_smallnorb_novel_views_are_never_seen_in_training(tmp_path):
         assert not set(loaded.test.factors[factor].tolist()) & set(seen)
     loaded = data.load("smallnorb-azimuth", tmp_path)
     assert torch.equal(loaded.test.images[:, 0, 0, 0].long(), loaded.test.factors["azimuth"])
+    seen = data.load("smallnorb-azimuth,seen=true", tmp_path)
+    assert set(seen.test.factors["azimuth"].tolist()) == set(smallnorb.SEEN_AZIMUTHS)
+    assert torch.equal(seen.train.images, loaded.train.images)
 
 
 def test_smallnorb_validates_on_a_toy_that_training_lacks(tmp_path):

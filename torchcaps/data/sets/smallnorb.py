@@ -193,15 +193,17 @@ def smallnorb(root: Path, *, seed: int, crop: int = 0, toy: int = -1) -> Dataset
     return _cropped(data, crop, seed)
 
 
-def _novel(root: Path, seed: int, toy: int, factor: str, seen: tuple[int, ...]) -> Dataset:
-    """Train and validate on seen viewpoints, test on novel viewpoints.
+def _novel(
+    root: Path, seed: int, toy: int, factor: str, viewpoints: tuple[int, ...], seen: bool
+) -> Dataset:
+    """Train and validate on these viewpoints, test on novel ones; seen: test on them too.
 
     With the original files, training uses the training half and testing the test half. The copy has
     poses in its test half only, so one toy of each category of that half is held out for testing:
     the last one, or `toy`.
     """
     train, test, note = _halves(root)
-    viewpoints = torch.tensor(seen)
+    trained = torch.tensor(viewpoints)
     if factor not in train.factors:
         if toy == -1 and "instance" in test.factors:
             toy = int(test.factors["instance"].max())
@@ -212,19 +214,23 @@ def _novel(root: Path, seed: int, toy: int, factor: str, seen: tuple[int, ...]) 
             f"smallnorb-{factor}: toy={toy} is only for the copy without poses; the halves of the "
             "original files have different toys."
         )
-    train = train[torch.isin(train.factors[factor], viewpoints)]
-    novel = test[~torch.isin(test.factors[factor], viewpoints)]
+    train = train[torch.isin(train.factors[factor], trained)]
+    test = test[torch.isin(test.factors[factor], trained) == seen]
     kept, held = hold_out(train.labels, seed=seed)
-    return Dataset(f"smallnorb-{factor}", train[kept], train[held], novel, CLASSES, note)
+    return Dataset(f"smallnorb-{factor}", train[kept], train[held], test, CLASSES, note)
 
 
 @register("smallnorb-azimuth", "smallNORB, tested on azimuths that training never saw", SMALLNORB)
-def smallnorb_azimuth(root: Path, *, seed: int, crop: int = 0, toy: int = -1) -> Dataset:
-    return _cropped(_novel(root, seed, toy, "azimuth", SEEN_AZIMUTHS), crop, seed)
+def smallnorb_azimuth(
+    root: Path, *, seed: int, crop: int = 0, toy: int = -1, seen: bool = False
+) -> Dataset:
+    return _cropped(_novel(root, seed, toy, "azimuth", SEEN_AZIMUTHS, seen), crop, seed)
 
 
 @register(
     "smallnorb-elevation", "smallNORB, tested on elevations that training never saw", SMALLNORB
 )
-def smallnorb_elevation(root: Path, *, seed: int, crop: int = 0, toy: int = -1) -> Dataset:
-    return _cropped(_novel(root, seed, toy, "elevation", SEEN_ELEVATIONS), crop, seed)
+def smallnorb_elevation(
+    root: Path, *, seed: int, crop: int = 0, toy: int = -1, seen: bool = False
+) -> Dataset:
+    return _cropped(_novel(root, seed, toy, "elevation", SEEN_ELEVATIONS, seen), crop, seed)
