@@ -95,7 +95,7 @@ def _body(
             c, digits = cells[column], t.columns[column].digits
             value = "" if c["paper_value"] is None else f"{c['paper_value']}"
             if wide:
-                ours = [f"{c['mean']:.{digits}f} ({c['n']})"] if c["n"] else ["–"]
+                ours = [f"{c['mean']:.{digits}f} ({c['n']})"] if c["n"] else [_empty(c)]
                 ours += [f"± {c['std']:.{digits}f}"] if c["std"] is not None else []
                 line.append("\n".join(ours + ([f"[dim]{value}[/dim]"] if value else [])))
             else:
@@ -135,9 +135,13 @@ def _within(lines: list[int], words: list[int], limit: int) -> list[int]:
     return [max(word, min(line, limit)) for line, word in zip(lines, words, strict=True)]
 
 
+def _empty(c: dict[str, Any]) -> str:
+    return "not run" if c.get("not_run") else "–"
+
+
 def _cell(c: dict[str, Any], n: int, best: bool = True) -> str:
     if not c["n"]:
-        return "–"
+        return _empty(c)
     if c["n"] == 1:
         return f"{c['mean']:.{n}f} (1)"
     most = f", best {c['best']:.{n}f}" if best else ""

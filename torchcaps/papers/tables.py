@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from torchcaps.data.spec import parse
 from torchcaps.errors import UsageError, nearest
 from torchcaps.papers.records import RESULTS, Line, read, results_file, run_of
 from torchcaps.training.registry import (
@@ -17,6 +18,9 @@ from torchcaps.training.registry import (
     recipes,
     revision,
 )
+
+NOT_HERE = {"affnist", "cifar100", "svhn"}
+"""Data sets that no recorded run had; their cells say so."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,12 @@ class Column:
     """What a probe read, if columns differ in that; empty: as the row says."""
     how: str = ""
     """How latent variables were inferred, if columns differ in that; empty: in any way."""
+
+    @property
+    def not_run(self) -> bool:
+        """True if nobody here has the data of the column."""
+        return {parse(data)[0] for data in self.data} <= NOT_HERE
+
     tables: tuple[str, ...] = ()
     """Tables whose runs count, if runs of other tables had other data; empty: all."""
 
@@ -160,6 +170,7 @@ def cells(table: Table, folder: Path = RESULTS, older: bool = False) -> list[dic
                     "n": len(values),
                     "best": (min if column.lower else max)(sum(runs.values(), []), default=None),
                     "paper_value": printed.get(name),
+                    "not_run": column.not_run and not values,
                     "repeated": sorted({seed for (_, seed), v in runs.items() if len(v) > 1}),
                 })  # fmt: skip
     return rows

@@ -49,7 +49,7 @@ TABLE = add_table(
         "robustness",
         "table1",
         "Trained on translated MNIST 40x40, tested on affine MNIST",
-        COLUMNS | BEYOND,
+        COLUMNS | {"affNIST, original": Column(("affnist",))} | BEYOND,
         {
             "GE-CapsNet": {"MNIST": 98.42, "affNIST": 89.10},
             "SPARSECAPS": {"MNIST": 99, "affNIST": 90.12},
