@@ -38,7 +38,11 @@ def tiny(**fields):
         ("resnet18", {}, 11_173_962),
         ("sr-capsnet", {}, 3_190_288),
         ("sr-capsnet-1", {}, 934_416),
-        ("capsnet-resnet", {}, 6_616_128),  # 12.45M are printed, and how is not said
+        ("capsnet-resnet", {}, 6_616_128),
+        ("capsnet-resnet-256", {}, 12_451_136),  # 12.45M
+        ("capsnet-resnet-256", {"num_classes": 100}, 36_044_096),  # 36.04M
+        ("inverted-multi-matrix-42m", {}, 41_593_281),  # 42M; how is not printed
+        ("resnet20", {}, 272_474),
     ],
 )
 def test_parameters_are_as_printed(name, fields, count):

@@ -281,7 +281,9 @@ def test_every_recipe_runs(name, tmp_path, few_digits, tried, monkeypatch):
         other = other.replace("scored=10000", "scored=20").replace("mnist", "digits")
         other = re.sub(r"(solved|starts)=\d+", r"\1=2", other)
         jobs = ",jobs=1" if kind == "svm" else ""  # few images: processes cost more than fits
-        metrics.append(kind + colon + (on_digits(other) if other else "") + jobs)
+        other = on_digits(other) if other else ""
+        other = data if other.startswith("translated:digits,size=") else other
+        metrics.append(kind + colon + other + jobs)
     made = replace(
         recipe, data=DataSpec(name=data, augment=recipe.data.augment), metrics=tuple(metrics),
         watch=recipe.watch, model=replace(recipe.model, **fields), epochs=1, batch_size=batch_size,

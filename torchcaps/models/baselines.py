@@ -187,11 +187,11 @@ class ConvNetModern(MultiView):
 class CNNConfig(ModelConfig):
     family: ClassVar[str] = "cnn"
     oblong: ClassVar[bool] = True
-    kind: Literal["cifar", "multi", "multi-fc", "resnet18"] = "cifar"
-    """Three convolutions for CIFAR, for two digits with pooling (multi) or without (multi-fc), or
-    ResNet-18."""
+    kind: Literal["cifar", "multi", "multi-fc", "resnet18", "resnet20"] = "cifar"
+    """Three convolutions for CIFAR, for two digits with pooling (multi) or without (multi-fc),
+    ResNet-18, or ResNet-20 of three stages."""
     channels: Count = 1024
-    """Channels of the convolutions, or of the first stage of ResNet-18."""
+    """Channels of the convolutions, or of the first stage of a ResNet."""
     hidden: Count = 640
     """Units before the output, for multi and multi-fc."""
 
@@ -209,10 +209,11 @@ class CNN(Model):
         self.normalize = Normalize(c.in_channels)
         first = [nn.Conv2d(c.in_channels, width, 3, 2, 1), nn.ReLU()]
         pooled = [nn.AdaptiveAvgPool2d(1), nn.Flatten()]
-        if c.kind == "resnet18":
-            stages = tuple((width * 2**n, 2) for n in range(4))
+        if c.kind in ("resnet18", "resnet20"):
+            count, blocks = (4, 2) if c.kind == "resnet18" else (3, 3)
+            stages = tuple((width * 2**n, blocks) for n in range(count))
             self.stem: nn.Module = ResNetStack(c.in_channels, stages)
-            hidden, units = pooled, 8 * width
+            hidden, units = pooled, stages[-1][0]
         elif c.kind == "cifar":
             if min(c.image_shape[1:]) < 8:
                 raise TorchcapsError(
@@ -339,6 +340,8 @@ for name, model, config, summary in (
      "three-layer CNN for two digits without pooling, a baseline"),
     ("resnet18", CNN, CNNConfig(**COLOR, kind="resnet18", channels=64),
      "ResNet-18 for small images, a baseline"),
+    ("resnet20", CNN, CNNConfig(**COLOR, kind="resnet20", channels=16),
+     "ResNet-20 for small images, a baseline"),
     ("mobilenetv3", TimmNet, TimmConfig(**COLOR), "MobileNetV3-Small of timm, a baseline"),
     ("resnet18-timm", TimmNet, TimmConfig(in_channels=3, image_size=64, network="resnet18"),
      "ResNet-18 of timm, a baseline"),

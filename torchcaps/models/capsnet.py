@@ -8,7 +8,7 @@ The fifth switch, the loss, belongs to the task (`--task.loss`). Any registered 
 for a routing with activations, those of primary capsules are their lengths.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
 from torch import Tensor, nn
@@ -36,10 +36,10 @@ from torchcaps.models.registry import register
 class CapsNetConfig(ModelConfig):
     family: ClassVar[str] = "capsnet"
     oblong: ClassVar[bool] = True
-    backbone: Literal["conv", "resnet", "norm"] = "conv"
-    """One convolution (conv), the residual blocks of `inverted` (resnet), or the seven 3x3
-    convolutions with BatchNorm of ConvNet-Modern (norm); the latter two with primary capsules at
-    stride 1."""
+    backbone: Literal["conv", "resnet", "resnet-256", "norm"] = "conv"
+    """One convolution (conv), the residual blocks of `inverted` (resnet; resnet-256: 256 channels
+    for 128), or the seven 3x3 convolutions with BatchNorm of ConvNet-Modern (norm); all but the
+    first with primary capsules at stride 1."""
     channels: Count = 256
     """Channels of the first convolution, or of the last three with backbone=norm."""
     kernel_size: Kernel = 9
@@ -74,8 +74,9 @@ class CapsNet(Model):
         channels, stride, narrowed = c.channels, 2, lambda side: conv_out(side, c.kernel_size)
         self.normalize = Normalize(c.in_channels)  # does nothing to gray images
         self.stem: nn.Module = ConvStack(c.in_channels, (c.channels,), c.kernel_size, (1,))
-        if c.backbone == "resnet":
-            blocks = ResNetStack(c.in_channels, ((64, 3), (128, 4)))
+        if c.backbone.startswith("resnet"):
+            last = 256 if c.backbone == "resnet-256" else 128
+            blocks = ResNetStack(c.in_channels, ((64, 3), (last, 4)))
             # weights of earlier versions have this place for the normalization
             self.stem = nn.Sequential(nn.Identity(), blocks)
             channels, stride, narrowed = blocks.out_channels, 1, blocks.out_side
@@ -140,7 +141,7 @@ class CapsNet(Model):
 
 
 _CIFAR = CapsNetConfig(in_channels=3, image_size=32, backbone="resnet", reconstruction="none")
-_ROWS = ("capsnet-nor", "aff-capsnet-dr", "capsnet-resnet")
+_ROWS = ("capsnet-nor", "aff-capsnet-dr", "capsnet-resnet", "capsnet-resnet-256")
 """Rows of tables, which `list_models()` does not show."""
 for name, config, summary in (
     ("capsnet", CapsNetConfig(), "CapsNet with dynamic routing (Sabour et al. 2017)"),
@@ -152,6 +153,8 @@ for name, config, summary in (
     ("capsnet-small", CapsNetConfig(channels=48, num_types=4, hidden=(256, 512)),
      "small CapsNet with dynamic routing for CPUs"),
     ("capsnet-resnet", _CIFAR, "CapsNet with dynamic routing on residual blocks, for CIFAR"),
+    ("capsnet-resnet-256", replace(_CIFAR, backbone="resnet-256"),
+     "CapsNet with dynamic routing on wider residual blocks, for CIFAR"),
     ("capsnet-modern", CapsNetConfig(backbone="norm", kernel_size=1),
      "CapsNet with dynamic routing on the convolutions of ConvNet-Modern"),
 ):  # fmt: skip

@@ -291,6 +291,8 @@ for name, fields, summary in (
      "inverted attention on residual blocks, for CIFAR-100"),
     ("inverted-multi", {**MULTI, "matrix": False}, "inverted attention, 64-d poses, two digits"),
     ("inverted-multi-matrix", MULTI, "inverted attention, 8x8 poses, two digits"),
+    ("inverted-multi-matrix-42m", {**MULTI, "num_types": 64},
+     "inverted attention, 8x8 poses of 64 types, two digits"),
     ("dynamic-multi", {**MULTI, "matrix": False, "routing": "dynamic", "num_iters": 3},
      "dynamic routing, 64-d poses, two digits"),
 ):  # fmt: skip

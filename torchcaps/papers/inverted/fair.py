@@ -21,7 +21,7 @@ ROWS = {
     "dynamic, simple": ("capsnet", table1.BARE),
     "EM, simple": ("em-simple", {}),
     "inverted, simple": ("inverted-simple", {}),
-    "dynamic, ResNet": ("capsnet-resnet", {}),
+    "dynamic, ResNet": ("capsnet-resnet-256", {}),
     "EM, ResNet": ("em-resnet", {}),
     "inverted, ResNet": ("inverted-resnet", {}),
     "CNN": ("cnn", {}),
@@ -38,9 +38,9 @@ add_table(
 )
 for row, (model, fields) in ROWS.items():
     options = {**OWN.get(row.split(",")[0], {}), **fields}
-    name = "dynamic-simple" if model == "capsnet" else model.replace("capsnet", "dynamic")
+    names = {"capsnet": "dynamic-simple", "capsnet-resnet-256": "dynamic-resnet"}
     add(
-        f"fair/{name}",
+        f"fair/{names.get(model, model)}",
         f"{row}, 40 epochs with crops and flips, as for all rows.",
         on_cifar("fair", row, model, augment=AUGMENT, epochs=40, **options),
     )
