@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from torchcaps.api import embed, evaluate, explore, export, fit, plot, predict, report, resume
     from torchcaps.estimator import CapsuleClassifier
     from torchcaps.models import create_model, list_models
+    from torchcaps.sweeps.driver import sweep
     from torchcaps.training.load import load
     from torchcaps.training.recipe import Recipe
     from torchcaps.training.run import Run
@@ -53,6 +54,7 @@ _HOMES = {
     "create_model": "models",
     "list_models": "models",
     "load": "training.load",
+    "sweep": "sweeps.driver",
     **dict.fromkeys(_API, "api"),
 }
 _PACKAGES = (
@@ -84,6 +86,7 @@ __all__ = [
     "report",
     "resume",
     "routing",
+    "sweep",
     "training",
 ]
 

@@ -101,7 +101,8 @@ def test_a_job_is_json_that_names_its_function():
 
 
 @pytest.mark.parametrize("on, said", [
-    ("slrum", "unknown place"), ("local:3", "takes no argument"),
+    ("slrum", "Did you mean 'slurm'"), ("local:3", "takes no argument"),
+    ("ray:host:1,gpu=2", "Did you mean 'gpus'"), ("ray:host:1,gpus=x", "not of type float"),
 ])  # fmt: skip
 def test_a_place_that_is_misspelt(on, said):
     with pytest.raises(UsageError, match=said):

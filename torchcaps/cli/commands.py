@@ -3,7 +3,18 @@
 from collections.abc import Callable
 from typing import Any
 
-from torchcaps.cli import data, evaluate, listing, paper, plot, predict, runs, train
+from torchcaps.cli import (
+    data,
+    evaluate,
+    listing,
+    paper,
+    places,
+    plot,
+    predict,
+    runs,
+    sweep,
+    train,
+)
 from torchcaps.cli.console import complain
 from torchcaps.cli.parse import ParseExit, parse
 from torchcaps.errors import nearest
@@ -12,6 +23,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "demo": train.demo,
     "train": train.train,
     "resume": train.resume,
+    "sweep": sweep.sweep,
     "eval": evaluate.eval_,
     "predict": predict.predict,
     "embed": predict.embed,
@@ -23,6 +35,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "runs": runs.list_,
     "data": data.data,
     "paper": paper.table,
+    "places": places.check,
 }
 HIDDEN: dict[str, Callable[..., Any]] = {
     "tour": listing.tour,
@@ -40,9 +53,11 @@ GROUPS: dict[str, dict[str, Callable[..., Any]]] = {
         "amend": paper.amend,
         "benchmarks": paper.benchmarks,
     },
+    "places": {"check": places.check},
 }
 SUMMARIES = {
     "runs": "List runs and free the disk space of finished ones",
+    "places": "Check where runs can happen: this machine, SLURM, Ray",
     "paper": "Reproduce the papers: recipes, tables and recorded results",
 }
 
@@ -102,7 +117,7 @@ def run_command(words: list[str]) -> int:
                 return 2
             function, prog, rest = group[rest[0]], f"{prog} {rest[0]}", rest[1:]
     try:
-        if name in ("train", "resume"):  # their options are the fields of a recipe
+        if name in ("train", "resume", "sweep"):  # their options are the fields of a recipe
             function(rest)
         else:
             parse(function, rest, prog)

@@ -70,7 +70,7 @@ def run(
         seeds: Number of runs for each row.
         at_once: Number of runs side by side; default: 1 here, all on a cluster. On one GPU one of
             them trains at a time.
-        on: Place where the runs happen: local.
+        on: Where: local, slurm[:partition=…,time=…,gpus=…] or ray[:HOST:PORT].
         data_root: Folder of the data sets.
         results: Folder of the recorded results.
         dry: Print the missing runs and their estimated time.

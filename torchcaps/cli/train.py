@@ -68,7 +68,7 @@ def train(words: list[str]) -> None:
     from torchcaps.models.base import SIZES
     from torchcaps.training.run import check_out
 
-    options = [_long(word) for word in rest]
+    options = [long_option(word) for word in rest]
     decided = {f"--model.{name.replace('_', '-')}" for name in SIZES}
     for word in options:
         if word.partition("=")[0].replace("_", "-") in decided:
@@ -80,7 +80,7 @@ def train(words: list[str]) -> None:
         _train(words[0], options)
 
 
-def _long(word: str) -> str:
+def long_option(word: str) -> str:
     """An option by its name among the fields: --data is --data.name."""
     return re.sub(r"^--[a-z-]+(?==|$)", lambda m: SHORT.get(m[0], m[0]), word)
 
@@ -90,7 +90,7 @@ def _train(name: str, words: list[str]) -> None:
 
     from torchcaps.training.recipe import Recipe
 
-    default, rest, plan = _recipe(name, words)
+    default, rest, plan = read_recipe(name, words)
     if {"-h", "--help"} & set(rest):
         print(_short_help(name, default))
         return
@@ -183,7 +183,7 @@ def _restarted(out: Path, recipe: Any) -> bool:
     return stored.seed == recipe.seed and not differences(stored, recipe)
 
 
-def _recipe(name: str, words: list[str]) -> tuple[Any, list[str], Callable[[Any], str] | None]:
+def read_recipe(name: str, words: list[str]) -> tuple[Any, list[str], Callable[[Any], str] | None]:
     """The recipe of a name with the groups and the file that the words name; the other words; and
     for a model on your own images a function that describes its training.
     """
@@ -241,7 +241,7 @@ def resume(words: list[str]) -> None:
     if words and words[0] not in ("-h", "--help") and not words[0].startswith("-"):
         rest, plugins = without(words[1:], ("--plugin",))
         load_plugins(plugins.get("--plugin", ()))
-        return _resume(Path(words[0]), [_long(word) for word in rest])
+        return _resume(Path(words[0]), [long_option(word) for word in rest])
     print(RESUME)
     if not words or words[0] not in ("-h", "--help"):
         raise wrong("name the run: torchcaps resume runs/demo-capsnet-s0.", "torchcaps resume")

@@ -68,7 +68,7 @@ def without_folders(text: str) -> str:
     return re.sub(r"(?<![\w.~-])(~|/[\w.-]+)(/[\w.-]+)*/([\w.-]+)", r"…/\3", text)
 
 
-def _svg(figure: "Figure", salt: str) -> str:
+def figure_svg(figure: "Figure", salt: str) -> str:
     """Drawn in the colours of the page: text and lines take the colour of its text."""
     import matplotlib
 
@@ -180,6 +180,11 @@ def _scripts(sections: list[Section], shown: list[Shown]) -> str:
                     "title": section.title, "name": f"{section.name}-{figure.name}", "about": about,
                     "drawing": figure.chart.data(),
                 })  # fmt: skip
+    return as_scripts(charts)
+
+
+def as_scripts(charts: list[dict[str, Any]]) -> str:
+    """Charts as data, and the code of the explorer that draws them: for the end of a page."""
     pages = static_files()
     modules = import_map({n: pages[n][0].decode() for n in ("draw.js", "save.js", "report.js")})
     return (
@@ -205,7 +210,7 @@ def write_report(reported: Sequence[Run | str | Path], out: Path | None = None) 
             alone = figure.name in runs or figure.name == section.name
             stem = section.name if alone else f"{section.name}-{figure.name}"
             save_figure(figure.figure, owner.figures / f"{stem}.png", dpi=140)
-            figure.svg = Markup(_svg(figure.figure, f"{section.name}/{figure.name}"))
+            figure.svg = Markup(figure_svg(figure.figure, f"{section.name}/{figure.name}"))
     for one in shown:
         one.facts = _facts(one)
     scripts = Markup(_scripts(sections, shown))

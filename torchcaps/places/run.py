@@ -1,5 +1,6 @@
 """Run jobs at a place: give out, collect, give out again what was lost."""
 
+import re
 import signal
 import sys
 import threading
@@ -48,21 +49,37 @@ def _local(*, at_once: int) -> Place:
     return Local(at_once) if at_once > 1 else InProcess()
 
 
-PLACES: dict[str, Callable[..., Place]] = {"local": _local}
+def _slurm(
+    *, at_once: int, partition: str = "", time: str = "", gpus: int = 0, cpus: int = 0,
+    mem: str = "", account: str = "", qos: str = "", constraint: str = "", grace: int = 90,
+) -> Place:  # fmt: skip
+    from torchcaps.places.slurm import Slurm
+
+    words = {"partition": partition, "account": account, "qos": qos, "constraint": constraint}
+    return Slurm(at_once, time=time, gpus=gpus, cpus=cpus, mem=mem, grace=grace, words=words)
+
+
+def _ray(
+    address: str = "", *, at_once: int, local: int = 0, gpus: float = 0.0, cpus: float = 1.0
+) -> Place:
+    from torchcaps.places.ray import RayCluster
+
+    return RayCluster(address, at_once, local=local, gpus=gpus, cpus=cpus)
+
+
+PLACES: dict[str, Callable[..., Place]] = {"local": _local, "slurm": _slurm, "ray": _ray}
 
 
 def check_place(on: str) -> str:
-    """The name of the place in `on`, with its options checked; needs no extra and no cluster."""
-    from torchcaps.data.spec import parse  # torch takes seconds to import
-
-    name, _, _ = parse(on)
+    """The name of the place in `on`; needs no extra and no cluster."""
+    name = re.split("[:,]", on)[0]
     if name not in PLACES:
         raise UsageError(f"--on: unknown place {name!r}. {nearest(name, list(PLACES))}")
     return name
 
 
 def get_place(on: str, at_once: int = 0) -> Place:
-    """A place by its name and options: local
+    """A place by its name and options: local, slurm:partition=gpu,time=4h, ray:HOST:6379,gpus=0.25
 
     at_once: jobs at the same time; 0: one here, as many as the place takes elsewhere
     """

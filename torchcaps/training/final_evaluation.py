@@ -34,13 +34,14 @@ def all_results(training: Training, task: Task) -> list[dict[str, Any]]:
     with evaluation_precision(recipe.hardware):
         results = [
             result
-            for split in ("test", "val")
+            for split in (("val",) if recipe.skip_test else ("test", "val"))
             for result in task_results(task, recipe.data.name, context.data, split)
         ]
         cache = training.run.encodings if training.chief else None
         with MetricProgress(training.console) as progress:
             device = context.fabric.device
-            for part in evaluate_all(context.metrics, task.model, device, cache, progress):
+            metrics = [] if recipe.skip_test else context.metrics
+            for part in evaluate_all(metrics, task.model, device, cache, progress):
                 results += part
     return results
 

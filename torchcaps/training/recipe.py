@@ -171,11 +171,13 @@ class Recipe:
     """Log to TensorBoard, too."""
     record: bool = False
     """Append the results to results/<paper>.jsonl."""
+    skip_test: bool = False
+    """Evaluate on validation data alone at the end, as trials of a sweep do."""
 
 
 FREE = (
     "seed", "hardware", "checkpoint_seconds", "tensorboard", "record", "start_from",
-    "start_partly", "metrics", "watch",
+    "start_partly", "metrics", "watch", "skip_test",
 )  # fmt: skip
 """Fields that do not make a run one of another recipe: hardware, bookkeeping, extra metrics."""
 NAMES = ("name", "paper", "table", "row", "protocol")

@@ -127,7 +127,8 @@ def seed_process(seed: int, rank: int, step: int = 0) -> None:
         torch.manual_seed((seed * 1_000_003 + rank) * 1_000_003 + step)
 
 
-def _check(recipe: Recipe) -> None:
+def check_recipe(recipe: Recipe) -> None:
+    """Raise if a field is out of its bounds, or fields do not go together."""
     check_bounds(recipe)
     for group in ("data", "optimizer", "schedule", "hardware"):
         check_bounds(getattr(recipe, group), f"{group}.")
@@ -158,7 +159,7 @@ def set_up(
     initialize: load the weights that `start_from` names; a resumed run has its own. model: an
     instance whose weights are the initial ones
     """
-    _check(recipe)
+    check_recipe(recipe)
     recipe = like_pretrained(recipe) if initialize else recipe
     fabric = make_fabric(recipe.hardware)
     with shared_loads():
