@@ -87,7 +87,9 @@ DEFAULTS = {
 
 def defaults(name: str, config: ModelConfig, labelled: bool) -> Defaults:
     """The usual training of a model; an error where it needs labels and the data has none."""
-    usual = DEFAULTS.get(name) or DEFAULTS.get(config.family) or Defaults(SOFTMAX, ADAMW)
+    stage = f"{config.family}-{getattr(config, 'stage', '')}"  # mcae-pretrain-small, an instance
+    names = [n for n in (stage, name, config.family) if n in DEFAULTS]
+    usual = DEFAULTS[names[0]] if names else Defaults(SOFTMAX, ADAMW)
     if task_class(usual.task).needs_labels and not labelled:
         raise TorchcapsError(
             f"{name} learns from labels, and these images have none. Models that learn without "
