@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
-.PHONY: demo lint test test-slow test-all nightly attack docs vendor dist format clean
+.PHONY: demo lint test test-slow test-all nightly attack docs screenshots vendor dist format clean
 
 demo: $(VENV)/installed
 	$(BIN)/torchcaps demo
@@ -11,6 +11,7 @@ demo: $(VENV)/installed
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/codespell
 	$(BIN)/pyright
 
 test: lint
@@ -18,7 +19,6 @@ test: lint
 
 test-slow: $(VENV)/installed-dev
 	$(PYTEST) -m slow
-	$(BIN)/python -W error scripts/reference.py build/reference
 
 test-all: test test-slow
 
@@ -30,7 +30,10 @@ attack: $(VENV)/installed-dev
 docs: $(VENV)/installed-dev
 	$(BIN)/python -m torchcaps.cli.catalog
 	$(BIN)/python scripts/fill_tables.py README.md docs
-	$(BIN)/python scripts/reference.py build/reference
+	$(BIN)/python scripts/site.py build/site
+
+screenshots: $(VENV)/installed-dev
+	$(BIN)/python scripts/screenshots.py build/site build/screenshots
 
 vendor:
 	$(PYTHON) scripts/vendor.py

@@ -1,8 +1,10 @@
 """Fill the tables in README and docs: `python scripts/fill_tables.py [--check] FILE_OR_FOLDER…`.
 
-<!-- torchcaps table robustness table1 --markdown -->
+<!-- torchcaps paper table robustness table1 --markdown -->
 whatever stands here is what that command prints
 <!-- end -->
+
+A block can also name `scripts/overview.py TABLE`.
 """
 
 import contextlib
@@ -12,10 +14,16 @@ import shlex
 import sys
 from pathlib import Path
 
-BLOCK = re.compile(r"(<!-- torchcaps ([^\n]+?) -->\n).*?(<!-- end -->)", re.S)
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+BLOCK = re.compile(r"(<!-- (torchcaps|scripts/overview.py) ([^\n]+?) -->\n).*?(<!-- end -->)", re.S)
 
 
-def _printed(command: str) -> str:
+def _printed(program: str, command: str) -> str:
+    if program == "scripts/overview.py":
+        from scripts.overview import overview
+
+        return overview(*shlex.split(command))
     from torchcaps.cli import main
 
     said = io.StringIO()
@@ -27,7 +35,7 @@ def _printed(command: str) -> str:
 
 def filled(text: str) -> str:
     """The text with every block as its command prints it today."""
-    return BLOCK.sub(lambda m: f"{m[1]}\n{_printed(m[2])}\n\n{m[3]}", text)
+    return BLOCK.sub(lambda m: f"{m[1]}\n{_printed(m[2], m[3])}\n\n{m[4]}", text)
 
 
 def stale(files: list[Path]) -> list[Path]:

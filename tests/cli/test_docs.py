@@ -26,7 +26,7 @@ def test_tables_are_those_that_the_program_makes(page, monkeypatch):
 def test_a_number_typed_by_hand_is_noticed(monkeypatch):
     monkeypatch.chdir(ROOT)
     text = (ROOT / "README.md").read_text()
-    typed = re.sub(r"\| CapsNet \| \d", "| CapsNet | 1", text, count=1)
+    typed = re.sub(r"View-CapsNet: \d", "View-CapsNet: 1", text, count=1)
     assert typed != text and filled(typed) == text
 
 

@@ -1,0 +1,79 @@
+"""Docstrings as this library writes them, as reStructuredText for autodoc.
+
+Text is escaped, so no docstring can break the build. `code` becomes a literal, lines
+`name: text` a list of parameters, indented blocks stay as they are.
+"""
+
+import inspect
+import re
+from typing import Any
+
+from sphinx.application import Sphinx
+
+ITEM = re.compile(r"((?:\w+)(?:, \w+)*): (.*)")
+
+
+def _escaped(line: str) -> str:
+    """The line with everything literal that reStructuredText would read as markup."""
+    pieces = re.split(r"(`[^`]+`)", line)
+    return "".join(
+        f"``{piece[1:-1]}``" if piece.startswith("`") else re.sub(r"([\\*_|])", r"\\\1", piece)
+        for piece in pieces
+    ).replace("````", "``")
+
+
+def _parameters(thing: Any) -> set[str]:
+    try:
+        return set(inspect.signature(thing).parameters)
+    except (TypeError, ValueError):
+        return set()
+
+
+def _blocks(lines: list[str]) -> list[list[str]]:
+    blocks: list[list[str]] = [[]]
+    for line in lines:
+        if line.strip():
+            blocks[-1].append(line)
+        elif blocks[-1]:
+            blocks.append([])
+    return [block for block in blocks if block]
+
+
+def _paragraph(block: list[str], parameters: set[str]) -> list[str]:
+    """A paragraph; its lines `name: text` become a list of parameters."""
+    out: list[str] = []
+    for line in block:
+        item = ITEM.match(line)
+        if item and set(item[1].split(", ")) <= parameters | {"Returns", "returns"}:
+            if item[1] in ("Returns", "returns"):
+                out += ["", f":returns: {_escaped(item[2])}"]
+            else:
+                out += ["", f":param {item[1]}: {_escaped(item[2])}"]
+        elif out and any(o.startswith(":") for o in out):
+            out.append(f"    {_escaped(line)}")
+        else:
+            out.append(_escaped(line))
+    return [*out, ""]
+
+
+def convert(text: list[str], parameters: set[str]) -> list[str]:
+    out: list[str] = []
+    for block in _blocks(text):
+        if block[0].lstrip().startswith(">>>"):
+            out += [*(line.strip() for line in block), ""]
+        elif block[0].startswith("    "):
+            out += ["::", "", *block, ""]
+        elif block[0].startswith("- "):
+            out += [_escaped(line) for line in block] + [""]
+        else:
+            out += _paragraph(block, parameters)
+    return out
+
+
+def _process(app: Any, what: str, name: str, thing: Any, options: Any, lines: list[str]) -> None:
+    lines[:] = convert(list(lines), _parameters(thing))
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    app.connect("autodoc-process-docstring", _process)
+    return {"parallel_read_safe": True}
