@@ -6,7 +6,7 @@
               positions -> linear to pixels; the loss is on removed patches
     finetune: class capsules at each position, their activations averaged over positions
 
-The paper has no public code; docs/papers/mcae.md lists our choices where the paper leaves them
+The paper has no public code; docs/lab-notes/mcae.md lists our choices where the paper leaves them
 open. The task decides which patches are removed (`encode(images, rows)`). Removed patches are not
 in the sequence, and a test checks that their pixels affect the loss only.
 """
