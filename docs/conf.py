@@ -47,6 +47,7 @@ copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
 
 autodoc_typehints = "signature"
+autodoc_inherit_docstrings = False  # not those of torch
 autodoc_member_order = "bysource"
 autodoc_default_options = {"members": True, "ignore-module-all": False}
 python_use_unqualified_type_names = True
@@ -56,7 +57,8 @@ default_role = "code"
 
 notebooks = os.environ.get("NOTEBOOKS", "1") != "0"
 nb_execution_mode = "force" if notebooks else "off"
-nb_execution_timeout = 300
+nb_execution_in_temp = True  # runs and files of the notebooks
+nb_execution_timeout = 600
 nb_execution_raise_on_error = True
 nb_execution_show_tb = True
 nb_merge_streams = True

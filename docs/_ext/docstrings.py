@@ -10,7 +10,8 @@ from typing import Any
 
 from sphinx.application import Sphinx
 
-ITEM = re.compile(r"((?:\w+)(?:, \w+)*): (.*)")
+ITEM = re.compile(r"(?:^|(?<=[.;:] ))(\w+(?:(?:, | and )\w+)*)((?: \[[^\]]*\])?): ")
+"""`name: text`, at the beginning of a line or after a sentence; `name [B,I]: text` with a shape."""
 
 
 def _escaped(line: str) -> str:
@@ -40,20 +41,21 @@ def _blocks(lines: list[str]) -> list[list[str]]:
 
 
 def _paragraph(block: list[str], parameters: set[str]) -> list[str]:
-    """A paragraph; its lines `name: text` become a list of parameters."""
-    out: list[str] = []
+    """A paragraph; its items `name: text` become a list of parameters."""
+    pieces: list[tuple[str, str]] = [("", "")]  # names, text
     for line in block:
-        item = ITEM.match(line)
-        if item and set(item[1].split(", ")) <= parameters | {"Returns", "returns"}:
-            if item[1] in ("Returns", "returns"):
-                out += ["", f":returns: {_escaped(item[2])}"]
-            else:
-                out += ["", f":param {item[1]}: {_escaped(item[2])}"]
-        elif out and any(o.startswith(":") for o in out):
-            out.append(f"    {_escaped(line)}")
-        else:
-            out.append(_escaped(line))
-    return [*out, ""]
+        end = 0
+        for item in ITEM.finditer(line):
+            if set(re.split(", | and ", item[1])) <= parameters:
+                names, text = pieces[-1]
+                pieces[-1] = names, f"{text} {line[end : item.start()]}".strip()
+                pieces.append((item[1].replace(" and ", ", "), item[2].strip()))
+                end = item.end()
+        names, text = pieces[-1]
+        pieces[-1] = names, f"{text} {line[end:]}".strip()
+    (_, before), *items = pieces
+    out = [_escaped(before)] if before else []
+    return [*out, "", *(f":param {names}: {_escaped(text)}" for names, text in items), ""]
 
 
 def convert(text: list[str], parameters: set[str]) -> list[str]:
