@@ -56,9 +56,9 @@ def fit(
 ) -> Run:
     """Train a model on data and return its run.
 
-    >>> run = torchcaps.fit("capsnet-small", data="folder:photos", epochs=20)
-    >>> run = torchcaps.fit(model, data=(images, labels), optimizer={"lr": 1e-3})
-    >>> run = torchcaps.fit(torchcaps.Recipe(epochs=3))
+        run = torchcaps.fit("capsnet-small", data="folder:photos", epochs=20)
+        run = torchcaps.fit(model, data=(images, labels), optimizer={"lr": 1e-3})
+        run = torchcaps.fit(torchcaps.Recipe(epochs=3))
 
     model: a model's name, built for the data's size and classes; an instance, trained in place; or
     a Recipe or its name
@@ -76,6 +76,11 @@ def fit(
     fields: fields of the recipe: epochs, batch_size, seed, augment, optimizer={"lr": …}, …
     Batch size, epochs and augmentation that are not given follow from the size of the data, as in
     `torchcaps train MODEL --data DATA`.
+
+    >>> images, labels = torch.rand(60, 1, 28, 28), torch.arange(60) % 3
+    >>> run = torchcaps.fit("convnet-avg-small", (images, labels), epochs=1, quiet=True)
+    >>> run.status
+    'finished'
     """
     folder = Path(out) if out else None
     check_out(folder)
@@ -180,10 +185,13 @@ def resume(
 ) -> Run:
     """Resume an interrupted run from its last checkpoint; a finished one is left as it is.
 
-    >>> torchcaps.resume("runs/capsnet-small-s0", optimizer={"lr": 1e-4})
-
     data: the data set again, if it was in memory; fields: of optimizer and schedule, or of this
     machine, that replace those of the run
+
+    >>> images, labels = torch.rand(60, 1, 28, 28), torch.arange(60) % 3
+    >>> run = torchcaps.fit("convnet-avg-small", (images, labels), epochs=1, quiet=True)
+    >>> torchcaps.resume(run).status
+    'finished'
     """
     console = None if quiet else Console(stderr=True)
     opened = run if isinstance(run, Run) else Run.open(run)
@@ -213,10 +221,12 @@ def predict(
 ) -> list[list[Prediction]]:
     """The most likely classes of each image, the most likely first.
 
-    >>> torchcaps.predict("runs/photos", "photo.jpg")[0][0].name
-
     images: a file, a folder, a Pillow image, a list of these, a numpy array or a tensor [N,C,H,W],
     uint8 or float in [0,1]
+
+    >>> images = torchcaps.data.load("digits").test.images[:2]
+    >>> len(torchcaps.predict("convnet-avg-small.digits", images))
+    2
     """
     return _model(model).predict(images, top_k, batch_size)
 
@@ -227,9 +237,11 @@ def embed(
 ) -> Tensor:
     """A vector for each image, from one of the model's representations. -> [N,D]
 
-    >>> torchcaps.embed("capsnet-small.digits", "photos/").shape
-
     images: as in `predict`; features: a name of `model.representations`; default: the first
+
+    >>> images = torchcaps.data.load("digits").test.images[:2]
+    >>> torchcaps.embed("capsnet-small.digits", images).shape
+    torch.Size([2, 160])
     """
     from torchcaps.metrics.probes.metric import representation
 
@@ -255,10 +267,11 @@ def export(
 ) -> Path:
     """Write a model as a file for other programs, and check that its outputs are the model's.
 
-    >>> torchcaps.export("runs/photos", "photos.onnx")
-
     format: ONNX, torch.export, or the explorer as a web page without a server; single_file,
     runtime: of the web page, see `torchcaps export --help`; force: replace what is at `out`
+
+    >>> torchcaps.export("convnet-avg-small.digits", "digits.pt2", format="torch").name
+    'digits.pt2'
     """
     folder = format == "web" and not single_file
     path = check_folder(out, force=force) if folder else check_file(out, force=force)
@@ -298,6 +311,11 @@ def report(
 
     out: the file; default: report.html in the first run's folder, where an older one is replaced.
     force: replace a file at `out`, too
+
+    >>> images, labels = torch.rand(60, 1, 28, 28), torch.arange(60) % 3
+    >>> run = torchcaps.fit("convnet-avg-small", (images, labels), epochs=1, quiet=True)
+    >>> torchcaps.report(run).name
+    'report.html'
     """
     path = check_file(out, force=force) if out else None
     from torchcaps.explorer import write_report
@@ -319,6 +337,10 @@ def plot(
     name: a figure, from `torchcaps list figures`; runs: runs, folders, pretrained models' names;
     out: also save it as a file; force: replace a file at `out`; options: the figure's own
     Returns the figure, or figures by name if there are several.
+
+    >>> figure = torchcaps.plot("reconstructions", "capsnet-small.digits")
+    >>> len(figure.axes) > 0
+    True
     """
     from torchcaps.analysis.render import render, save
 
@@ -337,6 +359,8 @@ def explore(
 
     runs: runs, folders, pretrained models' names or hub ids; default: the finished runs in runs/
     and the pretrained models. data: images for models that come without a run
+
+    >>> torchcaps.explore("capsnet-small.digits")  # doctest: +SKIP
     """
     from torchcaps.explorer.serve import PORT, explore_models
 

@@ -43,6 +43,11 @@ class CapsuleClassifier(ClassifierMixin, BaseEstimator):
 
     model: a name of `torchcaps.list_models()`; epochs, batch_size, lr: of Adam, with a rate that
     falls to zero; random_state: the seed, None for 0; device: "auto" takes a GPU where there is one
+
+    >>> X, y = torch.rand(40, 64).numpy(), [0, 1] * 20
+    >>> classifier = CapsuleClassifier("convnet-avg-small", epochs=1).fit(X, y)
+    >>> classifier.predict_proba(X).shape
+    (40, 2)
     """
 
     def __init__(

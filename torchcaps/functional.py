@@ -8,12 +8,20 @@ from torch.nn import functional as F
 
 
 def in_float(sums: Tensor) -> Tensor:
-    """Cast sums of votes to float32 under autocast, as the kernels do."""
+    """Cast sums of votes to float32 under autocast, as the kernels do.
+
+    >>> in_float(torch.ones(2)).dtype
+    torch.float32
+    """
     return sums.float() if torch.is_autocast_enabled(sums.device.type) else sums
 
 
 def exact(values: Tensor) -> Tensor:
-    """Cast half precision to float32; leave float32 and float64 unchanged."""
+    """Cast half precision to float32; leave float32 and float64 unchanged.
+
+    >>> exact(torch.ones(2, dtype=torch.half)).dtype
+    torch.float32
+    """
     return values.to(torch.promote_types(values.dtype, torch.float32))
 
 
@@ -22,12 +30,19 @@ def log_odds(scores: Tensor) -> Tensor:
 
     A squashed length is |s|^2 / (1 + |s|^2), so its log-odds are log |s|^2. With the scores
     themselves as logits, cross entropy over ten classes could not fall below 1.46.
+
+    >>> log_odds(torch.tensor([0.5]))
+    tensor([0.])
     """
     return exact(scores).logit(1e-6)
 
 
 def safe_norm(x: Tensor, dim: int = -1, keepdim: bool = False, eps: float = 1e-12) -> Tensor:
-    """Euclidean length with a finite gradient at zero. x [...,D] -> [...]"""
+    """Euclidean length with a finite gradient at zero. x [...,D] -> [...]
+
+    >>> safe_norm(torch.tensor([3.0, 4.0]))
+    tensor(5.)
+    """
     return (x.square().sum(dim, keepdim=keepdim) + eps).sqrt()
 
 
@@ -35,6 +50,9 @@ def squash(s: Tensor, dim: int = -1) -> Tensor:
     """Shrink each vector's length r to r^2 / (1 + r^2). s [...,D] -> [...,D]
 
     Written as s * r / (1 + r^2), which has no 0/0 at the origin.
+
+    >>> squash(torch.tensor([3.0, 4.0])).norm()
+    tensor(0.9615)
     """
     r = safe_norm(s, dim, keepdim=True)
     return s * (r / (1 + r.square()))
@@ -46,6 +64,11 @@ def affine_matrix(degrees: Tensor, scale: Tensor, shear: Tensor, shift: Tensor) 
     degrees [B], scale [B,2] (x, y), shear [B], shift [B,2] (x, y) -> [B,2,3]
 
     Applied in this order: scale, shear along x, rotation (counter-clockwise on the screen), shift.
+
+    >>> zero, one = torch.zeros(1), torch.ones(1, 2)
+    >>> matrix = affine_matrix(zero, one, zero, torch.tensor([[2.0, 1.0]]))
+    >>> matrix[0, :, 2]  # two pixels to the right, one down
+    tensor([2., 1.])
     """
     angle = degrees * (math.pi / 180)
     cos, sin = angle.cos(), angle.sin()
@@ -62,6 +85,10 @@ def warp(images: Tensor, matrix: Tensor, size: int | tuple[int, int]) -> Tensor:
     """Transform each image by its affine map onto a black canvas, bilinear, in one batched call.
 
     images [B,C,H,W] float, matrix [B,2,3] (see affine_matrix), size of the canvas -> [B,C,H',W']
+
+    >>> matrix = torch.tensor([[[1.0, 0.0, 2.0], [0.0, 1.0, 0.0]]])  # two pixels to the right
+    >>> warp(torch.rand(1, 1, 8, 8), matrix, 8).shape
+    torch.Size([1, 1, 8, 8])
     """
     height, width = (size, size) if isinstance(size, int) else size
     linear, shift = matrix[:, :, :2], matrix[:, :, 2]
@@ -76,7 +103,11 @@ def warp(images: Tensor, matrix: Tensor, size: int | tuple[int, int]) -> Tensor:
 
 
 def inverse_2x2(m: Tensor) -> Tensor:
-    """Inverse of 2x2 matrices in closed form, which also exports to graphs. [...,2,2]"""
+    """Inverse of 2x2 matrices in closed form, which also exports to graphs. [...,2,2]
+
+    >>> inverse_2x2(2 * torch.eye(2)).diag()
+    tensor([0.5000, 0.5000])
+    """
     a, b, c, d = m[..., 0, 0], m[..., 0, 1], m[..., 1, 0], m[..., 1, 1]
     det = a * d - b * c
     return (
@@ -85,7 +116,11 @@ def inverse_2x2(m: Tensor) -> Tensor:
 
 
 def inverse_3x3(m: Tensor) -> Tensor:
-    """Inverse of 3x3 matrices by cross products of their rows. [...,3,3]"""
+    """Inverse of 3x3 matrices by cross products of their rows. [...,3,3]
+
+    >>> inverse_3x3(2 * torch.eye(3)).diag()
+    tensor([0.5000, 0.5000, 0.5000])
+    """
     a, b, c = m.unbind(-2)
     columns = [torch.linalg.cross(b, c), torch.linalg.cross(c, a), torch.linalg.cross(a, b)]
     det = (a * columns[0]).sum(-1)
@@ -96,6 +131,9 @@ def small_product(a: Tensor, b: Tensor) -> Tensor:
     """Product of small matrices. [...,P,Q], [...,Q,R] -> [...,P,R]
 
     Written out: for thousands of small matrices it is faster than matmul, and compilers fuse it.
+
+    >>> small_product(torch.rand(5, 2, 3), torch.rand(5, 3, 4)).shape
+    torch.Size([5, 2, 4])
     """
     return (a[..., None] * b[..., None, :, :]).sum(-2)
 
@@ -105,6 +143,9 @@ def translate(images: Tensor, shift: Tensor, size: tuple[int, int] | None = None
 
     images [B,C,H,W], shift [B,2] integers, size of the canvas (default: the image's) ->
     [B,C,H',W']. The canvas is centered on the image; an odd difference leaves the extra row below.
+
+    >>> translate(torch.rand(1, 1, 8, 8), torch.tensor([[2, 1]])).shape
+    torch.Size([1, 1, 8, 8])
     """
     _, _, height, width = images.shape
     out_h, out_w = size or (height, width)
@@ -139,6 +180,10 @@ def counter_uniform(seed: int, counter: Tensor, num: int) -> Tensor:
 
     No generator state: sample n of a stream is the same on CPU and GPU, for any batch size and
     rank, before and after a resume.
+
+    >>> first = counter_uniform(0, torch.arange(3), 2)
+    >>> torch.equal(first[2:], counter_uniform(0, torch.tensor([2]), 2))
+    True
     """
     column = torch.arange(1, num + 1, device=counter.device) * _GOLDEN
     seed_bits = (seed * 0xD1342543DE82EF95 + 0x632BE59BD9B4E019) & ((1 << 64) - 1)

@@ -9,7 +9,12 @@ from torch.nn import functional as F
 
 
 def multi_hot(labels: Tensor, num_classes: int) -> Tensor:
-    """Convert labels [B] or [B,M] (-1: no label) to [B,Y] with a one for every labeled class."""
+    """Convert labels [B] or [B,M] (-1: no label) to [B,Y] with a one for every labeled class.
+
+    >>> multi_hot(torch.tensor([2, 0]), 3)
+    tensor([[0., 0., 1.],
+            [1., 0., 0.]])
+    """
     labels = labels.reshape(len(labels), -1)
     present = F.one_hot(labels.clamp(min=0), num_classes) * (labels >= 0)[..., None]
     return present.amax(1).float()
@@ -33,6 +38,10 @@ def margin_loss(
     """Margin loss: lengths of present classes above m_plus, of absent classes below m_minus.
 
     lengths [B,Y] -> scalar
+
+    >>> lengths = torch.tensor([[0.9, 0.1, 0.1]])
+    >>> margin_loss(lengths, torch.tensor([0]))
+    tensor(0.)
     """
     present = multi_hot(labels, lengths.shape[1])
     short = (m_plus - lengths).clamp(min=0).square()
@@ -46,6 +55,10 @@ def spread_loss(
     """Spread loss: the labeled class above every other by a margin (Hinton et al. 2018).
 
     scores [B,Y] -> scalar. With several labels per image, the lowest labeled score counts.
+
+    >>> scores = torch.tensor([[0.95, 0.0, 0.0]])
+    >>> spread_loss(scores, torch.tensor([0]))
+    tensor(0.)
     """
     present = multi_hot(labels, scores.shape[1]) > 0
     lowest = scores.masked_fill(~present, float("inf")).amin(1, keepdim=True).clamp(max=1)
@@ -65,6 +78,9 @@ def cross_entropy(
 
     smoothing: weight of the uniform target. pasted, kept [B]: for CutMix, the label of the pasted
     rectangle and the weight of the image's own labels.
+
+    >>> cross_entropy(torch.zeros(1, 2), torch.tensor([0]))
+    tensor(0.6931)
     """
 
     def distribution(labels: Tensor) -> Tensor:
@@ -84,7 +100,11 @@ def cross_entropy(
 def binary_cross_entropy(
     scores: Tensor, labels: Tensor, *, probabilities: bool, weights: Tensor | None = None
 ) -> Tensor:
-    """Binary cross entropy, summed over classes. scores [B,Y]: logits, or probabilities."""
+    """Binary cross entropy, summed over classes. scores [B,Y]: logits, or probabilities.
+
+    >>> binary_cross_entropy(torch.zeros(1, 2), torch.tensor([0]), probabilities=False)
+    tensor(1.3863)
+    """
     target = multi_hot(labels, scores.shape[1])
     if not probabilities:
         losses = F.binary_cross_entropy_with_logits(scores, target, reduction="none")
@@ -102,6 +122,9 @@ def reconstruction_loss(decoded: Tensor, target: Tensor, present: Tensor | None 
 
     decoded, target [B,C,H,W]; or [B,M,C,H,W] with present [B,M]: one reconstruction for each
     labeled object, absent objects left out
+
+    >>> reconstruction_loss(torch.ones(2, 1, 3, 3), torch.zeros(2, 1, 3, 3))
+    tensor(9.)
     """
     error = (decoded - target).square().flatten(-3).sum(-1)
     if present is not None:

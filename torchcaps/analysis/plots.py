@@ -37,7 +37,11 @@ class Subject:
 
 
 class Plot:
-    """One kind of figure."""
+    """One kind of figure.
+
+    >>> get_plot("confusion").title
+    'Confusion matrix'
+    """
 
     name: ClassVar[str] = ""
     title: ClassVar[str] = ""
@@ -92,6 +96,15 @@ PLOTS = Registry[Plot]("figure", "figures")
 
 
 def register_plot(name: str) -> Callable[[type[P]], type[P]]:
+    """Register a figure under a name for `torchcaps plot`, reports and the explorer.
+
+    >>> @register_plot("empty")
+    ... class Empty(Plot):
+    ...     title = "Nothing"
+    >>> PLOTS.pop("empty").title
+    'Nothing'
+    """
+
     def add(kind: type[P]) -> type[P]:
         kind.name = name
         PLOTS[name] = kind()
@@ -101,12 +114,20 @@ def register_plot(name: str) -> Callable[[type[P]], type[P]]:
 
 
 def report_plots() -> list[Plot]:
-    """The plots of a report, in their order."""
+    """The plots of a report, in their order.
+
+    >>> len({plot.name for plot in report_plots()}) > 10
+    True
+    """
     return sorted((p for p in PLOTS.values() if p.order >= 0), key=lambda plot: plot.order)
 
 
 def get_plot(name: str, **options: Any) -> Plot:
-    """A plot by its name, with its options: `get_plot("traversal", image=3)`."""
+    """A plot by its name, with its options: `get_plot("traversal", image=3)`.
+
+    >>> get_plot("traversal", image=3).title
+    'Latent traversal of the first units'
+    """
     plot = PLOTS.find(name)
     known = [f.name for f in fields(plot)] if is_dataclass(plot) else []
     for option in options:

@@ -194,7 +194,12 @@ TRANSFORMS: dict[str, Callable[..., Transform]] = {
 
 
 class Augment:
-    """A sequence of transforms named as text: Augment(("crop:4", "flip", "affine:degrees=10"))."""
+    """A sequence of transforms named as text: Augment(("crop:4", "flip", "affine:degrees=10")).
+
+    >>> batch = torchcaps.data.load("digits").train.batch(slice(0, 4))
+    >>> Augment(("crop:4", "flip"))(batch, 0, torch.arange(4)).images.shape
+    torch.Size([4, 1, 28, 28])
+    """
 
     def __init__(self, names: tuple[str, ...]):
         self.transforms: list[Transform] = []

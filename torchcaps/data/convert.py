@@ -46,6 +46,10 @@ def as_dataset(
     test: the test split, in any of these forms; None: a tenth is held out. classes: names of the
     classes, if labels are numbers. value_range: the values of integers and floats that become 0 and
     255; default: the smallest of 8, 10, 12, 14, 16 bits that holds the training maximum, or 0 to 1
+
+    >>> images, labels = torch.rand(20, 1, 8, 8), torch.arange(20) % 2
+    >>> as_dataset((images, labels), classes=("a", "b")).classes
+    ('a', 'b')
     """
     if isinstance(source, Dataset):
         return source

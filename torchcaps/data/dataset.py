@@ -19,6 +19,10 @@ class Batch:
     images [B,C,H,W] float in [0,1]; labels [B], or [B,2] with overlapping objects (-1: no label);
     targets [B,2,C,H,W] float: image of each overlapping object. For CutMix: pasted [B], the label
     of the pasted rectangle, and kept [B] float, the share of the image outside it.
+
+    >>> batch = Batch(torch.rand(4, 1, 8, 8), torch.arange(4))
+    >>> len(batch[:2])
+    2
     """
 
     images: Tensor
@@ -44,6 +48,10 @@ class Split:
 
     For images that do not fit in memory `StoredImages` stands in for the tensor; `batch` reads and
     decodes them.
+
+    >>> split = Split(torch.zeros(4, 1, 8, 8, dtype=torch.uint8), torch.arange(4))
+    >>> split
+    Split(4 images of 1x8x8 on cpu)
     """
 
     images: Tensor
@@ -102,6 +110,10 @@ class Dataset:
     Generated sets have `render`: their train split holds the base images, from which it renders
     training samples on demand, `copies` samples per image and epoch. `shuffled=False` keeps the
     samples in order, for a `render` that shuffles.
+
+    >>> digits = torchcaps.data.load("digits")
+    >>> digits.image_shape, digits.num_classes
+    ((1, 28, 28), 10)
     """
 
     name: str
@@ -210,6 +222,10 @@ def hold_out(labels: Tensor, fraction: float = 0.1, seed: int = 0) -> tuple[Tens
     """Rows to keep and rows to hold out: the same fraction of every class, determined by the seed.
 
     labels [N] -> kept rows, held-out rows, both in ascending order
+
+    >>> kept, held = hold_out(torch.arange(20) % 2, 0.1, seed=0)
+    >>> len(kept), len(held)
+    (18, 2)
     """
     held = [rows[: round(fraction * len(rows))] for rows in _by_class(labels, seed).values()]
     mask = torch.zeros(len(labels), dtype=torch.bool)

@@ -23,6 +23,10 @@ class Loader:
     """`loader.batch(step)` for any step, in any order.
 
     The samples of an epoch are a permutation; the last, incomplete batch is dropped.
+
+    >>> loader = Loader(torchcaps.data.load("digits"), 50)
+    >>> loader.batch(7).images.shape
+    torch.Size([50, 1, 28, 28])
     """
 
     def __init__(

@@ -51,6 +51,11 @@ def register(
 
 
 def entries() -> list[Entry]:
+    """All data sets that are known by a name.
+
+    >>> [entry.name for entry in entries()][:2]
+    ['affnist', 'affnist-like']
+    """
     return [DATASETS[name] for name in sorted(DATASETS)]
 
 
@@ -103,6 +108,9 @@ def load(name: str, root: str | Path | None = None, *, seed: int = 0) -> Dataset
 
     `seed` decides the held-out validation images and, in generated sets, the random transforms.
     Test images that are held out are the same for every seed.
+
+    >>> load("rotated:digits,degrees=30").num_classes
+    10
     """
     folder = Path(root).expanduser() if root else default_root()
     loaded, key = _LOADED.get(), (name, folder, seed)

@@ -137,6 +137,10 @@ class DenseCaps(RoutedCaps):
     one transform for all positions of a grid. matrix: use square matrices as poses instead of
     vectors. coordinates: add the child's position on the grid to its votes, to the last column of
     matrices; "first": to their first row.
+
+    >>> layer = DenseCaps(in_caps=6, in_dim=4, out_caps=3, out_dim=5, routing="dynamic")
+    >>> layer(torch.rand(2, 6, 4), coupling=True)
+    Capsules(poses=[2,3,5], coupling=[2,6,3])
     """
 
     letters = "[B,I,D] -> [B,J,E]"
@@ -177,6 +181,10 @@ class ConvCaps(RoutedCaps):
 
     in_caps and out_caps: capsule types at each position. shared: use one transform for the whole
     window instead of one per position and type. Other options as in `DenseCaps`.
+
+    >>> layer = ConvCaps(in_caps=2, in_dim=4, out_caps=3, out_dim=5, kernel_size=3, stride=2)
+    >>> layer(torch.rand(2, 7, 7, 2, 4))
+    Capsules(poses=[2,3,3,3,5])
     """
 
     letters = "[B,H,W,I,D] -> [B,H,W,J,E]"
@@ -216,6 +224,10 @@ class PointwiseCaps(RoutedCaps):
     """Routing within each position of a flattened map, which may omit positions.
 
     poses [B,L,I,D], activations [B,L,I] -> poses [B,L,J,E], activations [B,L,J]
+
+    >>> layer = PointwiseCaps(in_caps=6, in_dim=4, out_caps=3, out_dim=5)
+    >>> layer(torch.rand(2, 9, 6, 4))
+    Capsules(poses=[2,9,3,5])
     """
 
     letters = "[B,L,I,D] -> [B,L,J,E]"
@@ -252,6 +264,10 @@ class PrimaryCaps(nn.Module):
 
     A pose is D channels at one position: the channel axis is split and moved last. scale: factor
     of the convolution's sums, before the bias.
+
+    >>> layer = PrimaryCaps(in_channels=8, num_types=2, out_dim=4, kernel_size=9, stride=2)
+    >>> layer(torch.rand(2, 8, 20, 20)).shape
+    torch.Size([2, 6, 6, 2, 4])
     """
 
     letters = "[B,C,H,W] -> [B,H,W,I,D]"

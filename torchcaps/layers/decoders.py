@@ -4,7 +4,12 @@ from torch import Tensor, nn
 
 
 class MLPDecoder(nn.Module):
-    """Fully connected layers, then pixels in [0,1]. units [B,N] -> images [B,C,H,W]"""
+    """Fully connected layers, then pixels in [0,1]. units [B,N] -> images [B,C,H,W]
+
+    >>> decoder = MLPDecoder(in_units=160, hidden=(64,), image_shape=(1, 28, 28))
+    >>> decoder(torch.rand(2, 160)).shape
+    torch.Size([2, 1, 28, 28])
+    """
 
     letters = "[B,JE] -> [B,C,H,W]"
 

@@ -13,6 +13,9 @@ class Views(nn.Module):
     image and view during training
 
     images [B,C,H,W] -> [B*V,C,H,W], the views of one image in consecutive rows
+
+    >>> Views(rotations=(-12.0, 12.0))(torch.rand(2, 1, 28, 28)).shape  # three views each
+    torch.Size([6, 1, 28, 28])
     """
 
     letters = "[B,C,H,W] -> [B*V,C,H,W]"

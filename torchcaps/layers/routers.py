@@ -37,6 +37,9 @@ class Capsules(NamedTuple):
     """Output of a capsule layer: poses [B,…,J,E], activations [B,…,J], and coupling [B,…,I,J] with
     the layer below. Activations are None if the routing has none, coupling unless requested, and
     poses for class capsules without poses.
+
+    >>> Capsules(torch.rand(2, 10, 16))
+    Capsules(poses=[2,10,16])
     """
 
     poses: Tensor
@@ -79,7 +82,11 @@ class Sizes:
 
 @dataclass(frozen=True, kw_only=True)
 class Router:
-    """Options of a routing; subclasses add its parameters and its call."""
+    """Options of a routing; subclasses add its parameters and its call.
+
+    >>> Dynamic(num_iters=2)
+    Dynamic(num_iters=2, squash=True, bias=False)
+    """
 
     name: ClassVar[str] = ""
     function: ClassVar[Callable[..., tuple[Any, ...]]]
@@ -127,7 +134,16 @@ ROUTERS = Registry[type[Router]]("routing", "routings")
 
 
 def register_router(name: str) -> Callable[[R], R]:
-    """Register a router under a name for layers, models and recipes."""
+    """Register a router under a name for layers, models and recipes.
+
+    >>> @register_router("mean")
+    ... class Mean(Uniform):
+    ...     "Uniform routing under another name."
+    >>> make_router("mean").name
+    'mean'
+    >>> ROUTERS.pop("mean") is Mean
+    True
+    """
 
     def add(router: R) -> R:
         router.name = name
@@ -138,7 +154,11 @@ def register_router(name: str) -> Callable[[R], R]:
 
 
 def make_router(routing: str | Router, **options: Any) -> Router:
-    """Make a router by name with options: `make_router("em", num_iters=2)`."""
+    """Make a router by name with options: `make_router("em", num_iters=2)`.
+
+    >>> make_router("em", num_iters=2).num_iters
+    2
+    """
     if isinstance(routing, Router):
         return routing
     router = ROUTERS.find(routing)
@@ -150,7 +170,11 @@ def make_router(routing: str | Router, **options: Any) -> Router:
 
 
 def router_with(routing: str, **options: Any) -> Router:
-    """Make a router and ignore options that it does not have, for models with several routings."""
+    """Make a router and ignore options that it does not have, for models with several routings.
+
+    >>> router_with("uniform", num_iters=2).name  # it has no iterations
+    'uniform'
+    """
     names = {f.name for f in dataclasses.fields(ROUTERS.find(routing))}
     return make_router(routing, **{n: value for n, value in options.items() if n in names})
 
@@ -158,7 +182,13 @@ def router_with(routing: str, **options: Any) -> Router:
 @register_router("dynamic")
 @dataclass(frozen=True, kw_only=True)
 class Dynamic(Router):
-    """Dynamic routing by agreement (Sabour et al. 2017)."""
+    """Dynamic routing by agreement (Sabour et al. 2017).
+
+    >>> from torchcaps.layers import DenseCaps
+    >>> layer = DenseCaps(in_caps=6, in_dim=4, out_caps=3, out_dim=5, routing=Dynamic(num_iters=2))
+    >>> layer
+    DenseCaps(6 of 4 -> 3 of 5, Dynamic(num_iters=2, squash=True, bias=False))
+    """
 
     function = staticmethod(dynamic_routing)
     num_iters: int = 3
@@ -181,7 +211,11 @@ class Dynamic(Router):
 @register_router("uniform")
 @dataclass(frozen=True, kw_only=True)
 class Uniform(Router):
-    """Uniform routing: every child gives every parent the same share."""
+    """Uniform routing: every child gives every parent the same share.
+
+    >>> Uniform(squash=False)
+    Uniform(squash=False)
+    """
 
     function = staticmethod(uniform_routing)
     squash: bool = True
@@ -194,7 +228,11 @@ class Uniform(Router):
 @register_router("inverted")
 @dataclass(frozen=True, kw_only=True)
 class Inverted(Router):
-    """Inverted dot-product attention (Tsai et al. 2020); layers can iterate concurrently."""
+    """Inverted dot-product attention (Tsai et al. 2020); layers can iterate concurrently.
+
+    >>> Inverted(num_iters=3).scale
+    True
+    """
 
     function = staticmethod(inverted_routing)
     num_iters: int = 2
@@ -252,7 +290,11 @@ class _Mixture(Router):
 @register_router("em")
 @dataclass(frozen=True, kw_only=True)
 class EM(_Mixture):
-    """EM routing (Hinton, Sabour, Frosst 2018)."""
+    """EM routing (Hinton, Sabour, Frosst 2018).
+
+    >>> EM(num_iters=2).compete
+    'all'
+    """
 
     function = staticmethod(em_routing)
     final_lambda: float = FINAL_LAMBDA
@@ -294,7 +336,11 @@ class EM(_Mixture):
 @register_router("vb")
 @dataclass(frozen=True, kw_only=True)
 class VB(_Mixture):
-    """Variational Bayes routing (Ribeiro, Leontidis, Kollias 2020)."""
+    """Variational Bayes routing (Ribeiro, Leontidis, Kollias 2020).
+
+    >>> VB().num_iters
+    3
+    """
 
     function = staticmethod(vb_routing)
 
@@ -307,7 +353,11 @@ class VB(_Mixture):
 @register_router("self")
 @dataclass(frozen=True, kw_only=True)
 class SelfRouting(Router):
-    """Self-routing (Hahn, Pyeon, Kim 2019): couplings without iteration."""
+    """Self-routing (Hahn, Pyeon, Kim 2019): couplings without iteration.
+
+    >>> SelfRouting(route_std=0.01).activations
+    True
+    """
 
     function = staticmethod(self_routing)
     activations = True

@@ -49,7 +49,11 @@ class ImageConv(nn.Conv2d):
 
 
 class ConvStack(nn.Sequential):
-    """Unpadded convolutions, each followed by a ReLU. images [B,C,H,W] -> features [B,C',H',W']"""
+    """Unpadded convolutions, each followed by a ReLU. images [B,C,H,W] -> features [B,C',H',W']
+
+    >>> ConvStack(1, (8, 16), 5, (1, 2))(torch.rand(2, 1, 28, 28)).shape
+    torch.Size([2, 16, 10, 10])
+    """
 
     letters = "[B,C,H,W] -> [B,C,H,W]"
 
@@ -76,7 +80,11 @@ MODERN_STRIDES = (1, 1, 2, 1, 2, 1, 1)
 
 
 class NormStack(nn.Sequential):
-    """3x3 convolutions, each with BatchNorm and GELU. images [B,C,H,W] -> features [B,C',H',W']"""
+    """3x3 convolutions, each with BatchNorm and GELU. images [B,C,H,W] -> features [B,C',H',W']
+
+    >>> NormStack(1, (8, 16), (1, 2))(torch.rand(2, 1, 28, 28)).shape
+    torch.Size([2, 16, 14, 14])
+    """
 
     letters = "[B,C,H,W] -> [B,C,H,W]"
 
@@ -96,7 +104,11 @@ CIFAR_MEAN, CIFAR_STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
 
 
 class Normalize(nn.Module):
-    """Normalize color images by the mean and std of CIFAR-10, gray images by `gray` (mean, std)."""
+    """Normalize color images by the mean and std of CIFAR-10, gray images by `gray` (mean, std).
+
+    >>> Normalize(1, gray=(0.5, 0.5))(torch.ones(1, 1, 1, 1)).item()
+    1.0
+    """
 
     letters = "[B,C,H,W] -> [B,C,H,W]"
     mean: Tensor
@@ -156,6 +168,9 @@ class ResNetStack(nn.Sequential):
     """A 3x3 convolution, then stages of residual blocks; all but the first have stride 2.
 
     images [B,C,H,W] -> features [B,C',H',W']
+
+    >>> ResNetStack(3, ((8, 1), (16, 1)))(torch.rand(2, 3, 32, 32)).shape
+    torch.Size([2, 16, 16, 16])
     """
 
     letters = "[B,C,H,W] -> [B,C,H,W]"
@@ -230,7 +245,11 @@ Backbone = ConvStem | ResNetStack | TimmStem
 
 
 def make_backbone(name: str, in_channels: int, channels: int = 128) -> Backbone:
-    """Make a backbone: simple (of `channels`), resnet, resnet-wide, timm:NAME, timm:NAME@STAGE."""
+    """Make a backbone: simple (of `channels`), resnet, resnet-wide, timm:NAME, timm:NAME@STAGE.
+
+    >>> make_backbone("simple", 3, 16)(torch.rand(2, 3, 32, 32)).shape
+    torch.Size([2, 16, 16, 16])
+    """
     if name == "simple":
         return ConvStem(in_channels, channels)
     if name == "resnet":

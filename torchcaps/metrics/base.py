@@ -71,7 +71,11 @@ class Context:
 
 
 class Metric:
-    """A number, or several, of a model; subclasses are dataclasses, their fields the options."""
+    """A number, or several, of a model; subclasses are dataclasses, their fields the options.
+
+    >>> METRICS["knn"]().needs
+    ()
+    """
 
     name: ClassVar[str] = ""
     values: ClassVar[tuple[str, ...]] = ()
@@ -110,7 +114,15 @@ METRICS = Registry[type[Metric]]("metric", "metrics")
 
 
 def register_metric(name: str, values: Iterable[str]) -> Callable[[M], M]:
-    """Register a metric by its name, with the names of the numbers that it gives."""
+    """Register a metric by its name, with the names of the numbers that it gives.
+
+    >>> @register_metric("ink", ["ink"])
+    ... class Ink(Metric):
+    ...     def score(self, model, data, split):
+    ...         return {"ink": split.images.float().mean().item()}
+    >>> METRICS.pop("ink").values
+    ('ink',)
+    """
 
     def add(kind: M) -> M:
         kind.name, kind.values = name, tuple(values)
@@ -190,7 +202,11 @@ def evaluate_all(
 
 
 def read_metric(text: str) -> tuple[Metric, str]:
-    """'linear:rotated:digits,degrees=30' -> (the metric, 'rotated:digits,degrees=30')"""
+    """'linear:rotated:digits,degrees=30' -> (the metric, 'rotated:digits,degrees=30')
+
+    >>> read_metric("linear:rotated:digits,degrees=30")[1]
+    'rotated:digits,degrees=30'
+    """
     name, argument, options = parse(text)
     kind = METRICS.find(name)
     known = [f.name for f in fields(kind)] if is_dataclass(kind) else []
@@ -206,7 +222,12 @@ def read_metric(text: str) -> tuple[Metric, str]:
 def prepare(
     texts: Iterable[str], data: Dataset, label: str, root: str | Path | None = None, seed: int = 0
 ) -> list[PreparedMetric]:
-    """Metrics, each with its own data set or else with `data`, which is called `label`."""
+    """Metrics, each with its own data set or else with `data`, which is called `label`.
+
+    >>> digits = torchcaps.data.load("digits")
+    >>> [metric.label for metric in prepare(["knn"], digits, "digits")]
+    ['digits']
+    """
     metrics = []
     for text in texts:
         metric, name = read_metric(text)

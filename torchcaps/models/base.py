@@ -28,7 +28,12 @@ SIZES = ("in_channels", "image_size", "image_width", "num_classes")
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
-    """Fields of every family; training fills these from the data set."""
+    """Fields of every family; training fills these from the data set.
+
+    >>> config = torchcaps.create_model("capsnet-small", image_size=40).config
+    >>> config.image_shape
+    (1, 40, 40)
+    """
 
     family: ClassVar[str] = ""
     revision: ClassVar[int] = 1
@@ -61,7 +66,12 @@ def described(letters: str, what: str, default: Any = None) -> Any:
 
 @dataclass
 class Output:
-    """Every intermediate by name; None where a model has no such thing or it was not asked for."""
+    """Every intermediate by name; None where a model has no such thing or it was not asked for.
+
+    >>> output = torchcaps.create_model("capsnet-small")(torch.rand(2, 1, 28, 28))
+    >>> output.scores.shape, len(output.layers)
+    (torch.Size([2, 10]), 2)
+    """
 
     logits: Tensor | None = described("[B,Y]", "class scores before any softmax")
     scores: Tensor | None = described(
@@ -128,6 +138,10 @@ class Model(nn.Module):
 
     `encode` stops before the decoder, `decode` draws from the capsules of the last layer;
     `coupling=True` returns the routing coefficients of every layer.
+
+    >>> model = torchcaps.create_model("capsnet-small")
+    >>> model(torch.rand(2, 1, 28, 28)).logits.shape
+    torch.Size([2, 10])
     """
 
     config: ModelConfig

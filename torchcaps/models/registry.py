@@ -56,6 +56,9 @@ def list_models(pattern: str = "*", *, pretrained: bool = False, every: bool = F
 
     pretrained: those with weights, as ARCHITECTURE.TAG; every: also variants that fill a row of a
     paper's table
+
+    >>> list_models("inverted*")
+    ['inverted-resnet', 'inverted-simple', 'inverted-small']
     """
     names = [n for n, entry in sorted(MODELS.items()) if entry.listed or every]
     return fnmatch.filter(pretrained_names() if pretrained else names, pattern)
@@ -71,10 +74,12 @@ def create_model(name: str, *, pretrained: bool = False, **overrides: Any) -> Mo
 
     A name is an architecture; `ARCHITECTURE.TAG` names weights that come with torchcaps.
 
-    >>> create_model("capsnet", image_size=40, routing="none")
-    >>> create_model("capsnet-small.digits", pretrained=True)
-
     pretrained: load weights; of the fields only the number of classes can then differ
+
+    >>> torchcaps.create_model("capsnet-small", image_size=40, routing="uniform").num_parameters > 0
+    True
+    >>> torchcaps.create_model("capsnet-small.digits", pretrained=True).class_names[:2]
+    ('0', '1')
     """
     if not pretrained:
         return build(model_config(name.partition(".")[0], **overrides))
@@ -124,7 +129,12 @@ def config_from_dict(values: dict[str, Any]) -> ModelConfig:
 
 
 def from_folder(folder: str | Path) -> Model:
-    """A model that `save_pretrained` wrote (or the hub serves), of whatever family."""
+    """A model that `save_pretrained` wrote (or the hub serves), of whatever family.
+
+    >>> torchcaps.create_model("capsnet-small").save_pretrained("saved")
+    >>> from_folder("saved").config.family
+    'capsnet'
+    """
     folder = Path(folder)
     values = read_object(folder / "config.json", "not readable")
     classes: Any = values.pop("classes", [])

@@ -35,6 +35,10 @@ def dynamic_routing_reference(
     """Dynamic routing by the formula above; stores all votes.
 
     poses [B,I,D], weight [I,J,D,E], bias [J,E], gain [J] -> poses [B,J,E], coupling [B,I,J]
+
+    >>> poses, weight = torch.rand(2, 6, 4), torch.rand(6, 3, 4, 5)
+    >>> dynamic_routing_reference(poses, weight)[0].shape
+    torch.Size([2, 3, 5])
     """
     check_iterations(num_iters)
     # parents before children: sums over children then read memory in order, a third faster on CPU
@@ -77,6 +81,11 @@ def dynamic_routing(
 
     `coupling=False` returns None in place of the coupling, the largest output. The kernels return
     the coupling without gradients. A weight with fewer transforms is shared (see `form_votes`).
+
+    >>> poses, weight = torch.rand(2, 6, 4), torch.rand(6, 3, 4, 5)
+    >>> parents, coupling = dynamic_routing(poses, weight, num_iters=3)
+    >>> parents.shape, coupling.shape
+    (torch.Size([2, 3, 5]), torch.Size([2, 6, 3]))
     """
     check_iterations(num_iters)
     if not use_kernel(impl, poses, weight, window):

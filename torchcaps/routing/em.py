@@ -95,6 +95,11 @@ def em_routing_reference(
 
     competition: rows are the windows of whole images; those of an image compete for their children.
     options: fields of `EMOptions`
+
+    >>> poses, weight = torch.rand(2, 6, 4), torch.rand(6, 3, 4, 5)
+    >>> active, cost = torch.rand(2, 6), torch.zeros(3)
+    >>> em_routing_reference(poses, active, weight, cost, cost)[0].shape
+    torch.Size([2, 3, 5])
     """
     check_iterations(num_iters)
     votes = form_votes(poses, weight)
@@ -154,6 +159,12 @@ def em_routing(
     compete: "all" normalizes a child over the parents of all windows that see it, "window" over
     those of each window, "places" and "released" over the windows for each type by itself, which
     the kernels do not support. options: fields of `EMOptions`
+
+    >>> poses, weight = torch.rand(2, 6, 4), torch.rand(6, 3, 4, 5)
+    >>> active, cost = torch.rand(2, 6), torch.zeros(3)
+    >>> parents, on, coupling = em_routing(poses, active, weight, cost, cost)
+    >>> parents.shape, on.shape
+    (torch.Size([2, 3, 5]), torch.Size([2, 3]))
     """
     check_iterations(num_iters)
     competition = find_competition(compete, poses, window)

@@ -15,7 +15,11 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Solver:
-    """Options of the fixed-point iteration."""
+    """Options of the fixed-point iteration.
+
+    >>> Solver(max_iters=50).max_iters
+    50
+    """
 
     max_iters: int = 30
     tolerance: float = 1e-3
@@ -80,6 +84,10 @@ def fixed_point(
 
     start [B,N] -> (state [B,N], relative change of each row in its best step [B]). Parameters and
     inputs that f closes over get their gradients.
+
+    >>> state, change = fixed_point(lambda x: x.cos(), torch.zeros(1, 2))
+    >>> state
+    tensor([[0.7391, 0.7391]])
     """
     state, _, change = anderson(f, start.detach(), solver)
     if not torch.is_grad_enabled():

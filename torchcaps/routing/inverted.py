@@ -29,6 +29,10 @@ def inverted_attention_step_reference(
     """One pass by the formula above; without parents the first pass, which is uniform.
 
     poses [B,I,D], weight [I,J,D,E], parents [B,J,E] -> sums [B,J,E], coupling [B,I,J]
+
+    >>> poses, weight = torch.rand(2, 6, 4), torch.rand(6, 3, 4, 5)
+    >>> inverted_attention_step_reference(poses, weight)[0].shape
+    torch.Size([2, 3, 5])
     """
     votes = form_votes(poses, weight)
     if parents is None:
@@ -54,6 +58,11 @@ def inverted_attention_step(
 
     With a window: poses [B,H,W,I,D], parents [B,H',W',J,E] -> sums [B,H',W',J,E], coupling
     [B,H',W',K*K*I,J], which the kernels return without gradients.
+
+    >>> poses, weight = torch.rand(2, 6, 4), torch.rand(6, 3, 4, 5)
+    >>> parents, _ = inverted_attention_step(poses, weight)  # the first pass is uniform
+    >>> inverted_attention_step(poses, weight, parents)[1].shape
+    torch.Size([2, 6, 3])
     """
     fused = use_kernel(impl, poses, weight, window)
     if parents is not None:
@@ -96,6 +105,10 @@ def inverted_routing(
     """All passes of one layer in sequence; shapes as in `inverted_attention_step`.
 
     norm: gain and bias [E] of the LayerNorm; None: no LayerNorm.
+
+    >>> poses, weight = torch.rand(2, 6, 4), torch.rand(6, 3, 4, 5)
+    >>> inverted_routing(poses, weight, num_iters=2)[0].shape
+    torch.Size([2, 3, 5])
     """
     check_iterations(num_iters)
     parents = shares = None

@@ -33,6 +33,11 @@ def self_routing_reference(
 
     poses [B,I,D], activations [B,I], weight [I,J,D,E], route_weight [I,D,J], route_bias [I,J]
     -> poses [B,J,E], activations [B,J], coupling [B,I,J]
+
+    >>> poses, weight = torch.rand(2, 6, 4), torch.rand(6, 3, 4, 5)
+    >>> active, routes, bias = torch.rand(2, 6), torch.rand(6, 4, 3), torch.zeros(6, 3)
+    >>> self_routing_reference(poses, active, weight, routes, bias)[1].shape
+    torch.Size([2, 3])
     """
     votes = form_votes(poses, weight)
     in_caps = poses.shape[1]
@@ -101,6 +106,11 @@ def self_routing(
     -> [B,H',W',J,E], [B,H',W',J], [B,H',W',K*K*I,J]. There are as many route weights as
     transforms, shared in the same way. With overlapping windows, with matrix poses, and if the
     couplings exceed the budget, the kernels do not store them, and the coupling has no gradients.
+
+    >>> poses, weight = torch.rand(2, 6, 4), torch.rand(6, 3, 4, 5)
+    >>> active, routes, bias = torch.rand(2, 6), torch.rand(6, 4, 3), torch.zeros(6, 3)
+    >>> self_routing(poses, active, weight, routes, bias)[0].shape
+    torch.Size([2, 3, 5])
     """
     fused = use_kernel(impl, poses, weight, window, activations)
     if route_weight.dtype != weight.dtype or route_bias.dtype != weight.dtype:

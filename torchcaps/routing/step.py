@@ -254,6 +254,14 @@ def by_rows(
     [B,...], the last one the coupling; `coupling=False` replaces it by None. With several chunks
     the backward pass recomputes each, to limit memory there too. group: consecutive rows that stay
     in one chunk, whatever the budget.
+
+    >>> from torchcaps.routing import form_votes
+    >>> poses, weight = torch.rand(2, 6, 4), torch.rand(6, 3, 4, 5)
+    >>> def route(poses, weight, *_):
+    ...     votes = form_votes(poses, weight)
+    ...     return votes.mean(1), votes.new_full(votes.shape[:3], 1 / 3)
+    >>> by_rows(route, poses, weight)[0].shape
+    torch.Size([2, 3, 5])
     """
 
     def outputs_of(*inputs: Any) -> tuple[Tensor, ...]:

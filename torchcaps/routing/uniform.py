@@ -21,6 +21,10 @@ def uniform_routing_reference(
     """Uniform routing by the formula above. The sum is linear, so it needs no votes.
 
     poses [B,I,D], weight [I,J,D,E] -> poses [B,J,E], coupling [B,I,J]
+
+    >>> poses, weight = torch.rand(2, 6, 4), torch.rand(6, 3, 4, 5)
+    >>> uniform_routing_reference(poses, weight)[0].shape
+    torch.Size([2, 3, 5])
     """
     batch, in_caps, dim = poses.shape
     num, out_caps, in_dim, _ = weight.shape
@@ -45,6 +49,10 @@ def uniform_routing(
     """Uniform routing; accepts and ignores `num_iters`, for the signature of the other routings.
 
     Shapes and the other arguments as in `dynamic_routing`.
+
+    >>> poses, weight = torch.rand(2, 6, 4), torch.rand(6, 3, 4, 5)
+    >>> uniform_routing(poses, weight)[0].shape
+    torch.Size([2, 3, 5])
     """
     del num_iters
     shared = weight.shape[0] == 1 and window is None  # a sum and one small product

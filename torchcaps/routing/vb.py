@@ -59,6 +59,11 @@ def vb_routing_reference(
     -> poses [B,J,E], activations [B,J], coupling [B,I,J]
 
     competition: rows are the windows of whole images; those of an image compete for their children.
+
+    >>> poses, weight = torch.rand(2, 6, 4), torch.rand(6, 3, 4, 5)
+    >>> active, cost = torch.rand(2, 6), torch.zeros(3)
+    >>> vb_routing_reference(poses, active, weight, cost, cost)[0].shape
+    torch.Size([2, 3, 5])
     """
     check_iterations(num_iters)
     votes = form_votes(poses, weight)
@@ -117,7 +122,13 @@ def vb_routing(
     impl: Impl = "auto",
     budget: int = MEMORY_BUDGET,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Variational Bayes routing; shapes as in `em_routing`."""
+    """Variational Bayes routing; shapes as in `em_routing`.
+
+    >>> poses, weight = torch.rand(2, 6, 4), torch.rand(6, 3, 4, 5)
+    >>> active, cost = torch.rand(2, 6), torch.zeros(3)
+    >>> vb_routing(poses, active, weight, cost, cost)[1].shape
+    torch.Size([2, 3])
+    """
     if impl == "triton":
         raise TorchcapsError("impl='triton': variational Bayes routing has a reference only.")
     use_kernel(  # for its checks

@@ -12,7 +12,11 @@ from torchcaps.errors import TorchcapsError
 
 @dataclass(frozen=True)
 class Window:
-    """Children of a parent: K x K positions of the grid below, every `stride` positions."""
+    """Children of a parent: K x K positions of the grid below, every `stride` positions.
+
+    >>> Window(kernel=3, stride=2).out(7)  # positions of the parents
+    3
+    """
 
     kernel: int = 3
     stride: int = 1
@@ -36,6 +40,9 @@ def unfold(grid: Tensor, window: Window) -> Tensor:
     """Children of every window; positions outside the grid are zero.
 
     grid [B,H,W,I,D] -> [B,H',W',K*K*I,D], children ordered by (row, column, type)
+
+    >>> unfold(torch.rand(2, 7, 7, 4, 8), Window(3, stride=2)).shape
+    torch.Size([2, 3, 3, 36, 8])
     """
     k, s, p = window.kernel, window.stride, window.padding
     _ = window.out(grid.shape[1]), window.out(grid.shape[2])  # raises if the window does not fit
@@ -52,6 +59,10 @@ def form_votes(poses: Tensor, weight: Tensor) -> Tensor:
     R=1: vector poses; otherwise the pose is a matrix of R rows, multiplied by the transform. Child
     i uses transform i modulo N: N=I is one transform per child, N=1 one for all, and a number of
     types between them shares transforms over positions.
+
+    >>> poses, weight = torch.rand(2, 6, 4), torch.rand(6, 3, 4, 5)
+    >>> form_votes(poses, weight).shape  # [B,I,J,E]
+    torch.Size([2, 6, 3, 5])
     """
     batch, in_caps, dim = poses.shape
     num, out_caps, in_dim, out_dim = weight.shape
@@ -89,6 +100,11 @@ def add_coordinates(
     vote (as in EM's text), or to the first two entries of a vector vote. With to="first" matrices
     are like vectors, as in the code of EM's authors. They are extra entries of the pose that meet
     ones in the transform, so every routing and kernel supports them.
+
+    >>> poses, weight = torch.rand(2, 7, 7, 3, 4), torch.rand(3, 5, 4, 8)
+    >>> poses, weight = add_coordinates(poses, weight)
+    >>> poses.shape, weight.shape
+    (torch.Size([2, 7, 7, 3, 6]), torch.Size([3, 5, 6, 8]))
     """
     batch, height, width, types, dim = poses.shape
     num, out_caps, in_dim, out_dim = weight.shape

@@ -104,8 +104,6 @@ def evaluate(
 
     Classes are matched by name.
 
-    >>> torchcaps.evaluate("runs/demo/capsnet", metrics=["calibration"])["numbers"]["accuracy"]
-
     model: a run, its folder, a saved model, a pretrained model's name, or a model instance
     data: a data set by name, or whatever `fit` takes; default: the run's own
     split: test, val, train, or all: every image of the set; auto: test, or all of a folder or
@@ -114,6 +112,10 @@ def evaluate(
     Returns `numbers` (by metric), `n` images, `intervals_95` of shares of images (Wilson), and for
     single labels `reference` (what a constant guess and a softmax regression reach), `classes`,
     `confusion` and `mistakes`; `results` has a line for each of `metrics`.
+
+    >>> result = torchcaps.evaluate("convnet-avg-small.digits", "digits")
+    >>> sorted(result["numbers"])
+    ['accuracy', 'loss']
     """
     trained = open_trained(model, device)
     recipe, task = trained.recipe, trained.task

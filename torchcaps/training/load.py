@@ -61,6 +61,9 @@ def load(source: str | Path, which: Which = "chosen") -> Model:
     torchcaps (`capsnet-small.digits`), or a hub id such as "name/capsnet".
 
     which: of a run, the weights that validation chose (so far), or the last that were saved
+
+    >>> torchcaps.load("capsnet-small.digits").config.family
+    'capsnet'
     """
     folder = Path(source).expanduser()
     if str(source) in pretrained_names() and not os.path.exists(folder):

@@ -116,7 +116,12 @@ class HardwareSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """Everything that decides a run."""
+    """Everything that decides a run.
+
+    >>> recipe = torchcaps.Recipe(epochs=3, batch_size=64)
+    >>> recipe.data.name, recipe.task.kind
+    ('digits', 'classify')
+    """
 
     name: str = "custom"
     """Name of the recipe."""
@@ -278,9 +283,10 @@ def load(path: Path) -> Recipe:
 def with_fields(recipe: Recipe, fields: dict[str, Any], source: str = "") -> Recipe:
     """A recipe with fields replaced; a dict replaces some fields of a group.
 
-    >>> with_fields(Recipe(), {"epochs": 3, "optimizer": {"lr": 1e-4}})
-
     source: where the fields come from, for errors
+
+    >>> with_fields(Recipe(), {"epochs": 3, "optimizer": {"lr": 1e-4}}).optimizer.lr
+    0.0001
     """
     values = to_dict(recipe)
     for name, value in fields.items():

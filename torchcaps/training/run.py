@@ -53,7 +53,13 @@ def check_out(out: Path | None) -> None:
 
 @dataclass(frozen=True)
 class Run:
-    """One training and its folder: `run.metrics`, `run.results`, `run.model`."""
+    """One training and its folder: `run.metrics`, `run.results`, `run.model`.
+
+    >>> images, labels = torch.rand(60, 1, 28, 28), torch.arange(60) % 3
+    >>> run = torchcaps.fit("convnet-avg-small", (images, labels), epochs=1, quiet=True)
+    >>> len(run.metrics), run.results[0]["split"]
+    (1, 'test')
+    """
 
     folder: Path
     data: "Dataset | None" = field(default=None, repr=False, compare=False)

@@ -203,7 +203,7 @@ PACK_OPTIONS = ("size", "mode", "coding", "quality", "skip_broken")
 def pack_source(text: str, out: str | Path, progress: Progress = lambda count: None) -> Any:
     """Write a pack of a source, with options of the pack among those of the source. -> manifest
 
-    >>> pack_source("folder:photos,size=256", "photos-256")
+    pack_source("folder:photos,size=256", "photos-256")
     """
     name, argument, options = parse(text)
     own = "".join(f",{key}={options.pop(key)}" for key in PACK_OPTIONS if key in options)
