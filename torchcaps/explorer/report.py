@@ -131,7 +131,7 @@ def _differences(shown: list[Shown]) -> dict[str, list[Any]]:
 
 
 def _report_figure(name: str, plot: Plot, arrays: dict[str, Any]) -> ReportFigure:
-    if type(plot).chart is Plot.chart:
+    if type(plot).chart is Plot.chart and type(plot).chart_of is Plot.chart_of:
         return ReportFigure(name, None, plot.figure(arrays))
     chart = plot.chart(arrays)
     return ReportFigure(name, chart, chart.figure())
@@ -141,7 +141,11 @@ def _sections(shown: list[Shown]) -> list[Section]:
     curves = training_curves({one.name: one.run.metrics for one in shown})
     sections = []
     if curves:
-        text = "Losses, their terms and accuracy after each epoch."
+        text = (
+            "Losses, their terms and accuracy after each epoch. A training loss is the mean over "
+            "the epoch on augmented images; the validation loss is that of the weights at its end, "
+            "so it can be lower."
+        )
         figures = [ReportFigure(kind, chart, chart.figure()) for kind, chart in curves.items()]
         sections.append(Section("training", "Training", text, figures))
     for plot in report_plots():
