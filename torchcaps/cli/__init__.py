@@ -8,6 +8,9 @@ from typing import Any
 
 from torchcaps.errors import Interrupted, TorchcapsError, TorchcapsWarning, UsageError
 
+NO_MEMORY = ("can't allocate memory", "failed to map segment", "CUDA out of memory")
+"""What torch and the loader of libraries say without raising a MemoryError."""
+
 
 def main(arguments: list[str] | None = None) -> int:
     """Entry point; a traceback only with --debug."""
@@ -49,7 +52,7 @@ def main(arguments: list[str] | None = None) -> int:
         if debug:
             raise
         text = str(error).strip().split("\n")[0]
-        if isinstance(error, MemoryError) or "can't allocate memory" in text:
+        if isinstance(error, MemoryError) or any(words in text for words in NO_MEMORY):
             complain("not enough memory. Try a smaller batch size, or raise the limit (ulimit -v).")
             return 1
         complain(f"{type(error).__name__}: {text}\nSee more with --debug.")
