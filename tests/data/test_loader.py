@@ -82,3 +82,11 @@ def test_cutmix_depends_on_seed_and_step_alone_for_every_rank_and_group(digits):
     assert torch.equal(mixed.images[own], plain.images[own])
     assert torch.equal(mixed.labels, plain.labels)
     assert len(mixed[slice(0, 7)].pasted) == 7
+
+
+@pytest.mark.parametrize("size", [0, -3])
+def test_a_batch_has_an_image(size, digits):
+    with pytest.raises(TorchcapsError, match="at least 1"):
+        Loader(digits, size, seed=0)
+    with pytest.raises(TorchcapsError, match="at least 1"):
+        list(digits.test.batches(size))

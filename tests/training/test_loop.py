@@ -514,3 +514,9 @@ def test_a_machine_with_slurm_is_not_a_job_of_it(tiny_recipe, tmp_path, monkeypa
     monkeypatch.setenv("SLURM_PROCID", "3")
     monkeypatch.setenv("SLURM_LOCALID", "3")
     assert make_fabric(tiny_recipe.hardware).global_rank == 0
+
+
+def test_a_split_without_images_is_not_evaluated(digits):
+    nothing = replace(digits, test=digits.test[:0])
+    with pytest.raises(TorchcapsError, match="no images in its split 'test'"):
+        evaluate("capsnet-small.digits", nothing)

@@ -83,6 +83,8 @@ class Split:
 
     def batches(self, size: int) -> Iterator[Batch]:
         """Iterate over the split in order; the last batch may be smaller."""
+        if size < 1:
+            raise TorchcapsError(f"batch_size={size}: it must be at least 1.")
         for start in range(0, len(self), size):
             for ahead in (start, start + size):
                 prefetch(self.images, slice(ahead, ahead + size))

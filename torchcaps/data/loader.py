@@ -49,6 +49,8 @@ class Loader:
         self.balanced = balanced
         if balanced and (data.train.labels.ndim != 1 or not data.num_classes or not data.shuffled):
             raise TorchcapsError(f"{data.name}: balanced sampling needs one label for each image.")
+        if batch_size < 1:
+            raise TorchcapsError(f"batch_size={batch_size}: it must be at least 1.")
         self.length = len(data.train) * data.copies
         self.steps_per_epoch = self.length // batch_size
         if not self.steps_per_epoch:

@@ -134,6 +134,8 @@ def evaluate(
             "test."
         )
     rows: Split = whole(dataset) if split == "all" else getattr(dataset, split)
+    if not len(rows):
+        raise TorchcapsError(f"{name} has no images in its split {split!r}.")
     rows = rows.to(next(trained.model.parameters()).device)
     with evaluation_precision(recipe.hardware):
         numbers = task.evaluate(rows)
