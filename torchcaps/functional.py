@@ -25,6 +25,20 @@ def exact(values: Tensor) -> Tensor:
     return values.to(torch.promote_types(values.dtype, torch.float32))
 
 
+def without_half(values: Tensor) -> Tensor:
+    """Cast float16 to float32, for small constants that float16 rounds to zero."""
+    return values.float() if values.dtype == torch.float16 else values
+
+
+def bounded_gradient(values: Tensor) -> Tensor:
+    """Cast float16 to float32, with a gradient inside the range of float16."""
+    wide = without_half(values)
+    if wide is not values and wide.requires_grad and not torch.compiler.is_compiling():
+        most = torch.finfo(values.dtype).max
+        wide.register_hook(lambda gradient: gradient.clamp(-most, most))
+    return wide
+
+
 def log_odds(scores: Tensor) -> Tensor:
     """Convert scores in [0,1] to logits.
 
@@ -43,7 +57,7 @@ def safe_norm(x: Tensor, dim: int = -1, keepdim: bool = False, eps: float = 1e-1
     >>> safe_norm(torch.tensor([3.0, 4.0]))
     tensor(5.)
     """
-    return (x.square().sum(dim, keepdim=keepdim) + eps).sqrt()
+    return (without_half(x).square().sum(dim, keepdim=keepdim) + eps).sqrt().to(x.dtype)
 
 
 def squash(s: Tensor, dim: int = -1) -> Tensor:
@@ -54,8 +68,8 @@ def squash(s: Tensor, dim: int = -1) -> Tensor:
     >>> squash(torch.tensor([3.0, 4.0])).norm()
     tensor(0.9615)
     """
-    r = safe_norm(s, dim, keepdim=True)
-    return s * (r / (1 + r.square()))
+    r = safe_norm(without_half(s), dim, keepdim=True)
+    return (s * (r / (1 + r.square()))).to(s.dtype)
 
 
 def affine_matrix(degrees: Tensor, scale: Tensor, shear: Tensor, shift: Tensor) -> Tensor:

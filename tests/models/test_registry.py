@@ -91,6 +91,15 @@ MODEL_PARAMETERS = [
 
 
 @pytest.mark.parametrize("name", MODEL_PARAMETERS)
+def test_no_image_gives_empty_outputs(name):
+    model, nothing = small(name).eval(), torch.zeros(0, 1, 24, 24)
+    assert all(len(layer.poses) == 0 for layer in model(nothing).layers if layer.poses is not None)
+    assert all(len(vectors) == 0 for vectors in model.representations(nothing).values())
+    if "logits" in model.provides:
+        assert model.predict(nothing) == []
+
+
+@pytest.mark.parametrize("name", MODEL_PARAMETERS)
 def test_forward_gives_every_layer_by_name(name):
     model = small(name)
     images = torch.rand(3, 1, 24, 24)

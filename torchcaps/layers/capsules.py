@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from torchcaps.errors import TorchcapsError
-from torchcaps.functional import exact, squash
+from torchcaps.functional import bounded_gradient, exact, squash
 from torchcaps.layers.routers import Capsules, Router, Sizes, make_router
 from torchcaps.routing import Impl, Window, add_coordinates
 from torchcaps.routing.self import EPS, route_logits
@@ -323,7 +323,7 @@ class ClassCaps(nn.Module):
         logits = route_logits(poses.flatten(0, 1), self.route_weight)  # [B*L,1,Y,I]
         logits = logits.unflatten(0, poses.shape[:2]).squeeze(2)
         shares = (exact(logits) + self.route_bias.mT).softmax(2)
-        active = exact(activations)[:, :, None]
+        active = exact(bounded_gradient(activations))[:, :, None]
         activations = (shares * active).sum(3) / (active.sum(3) + EPS)
         no_poses: Any = None
         return Capsules(no_poses, activations, shares.mT if coupling else None)

@@ -106,7 +106,7 @@ def _sampled(templates: Tensor, u: Tensor, v: Tensor, side: int) -> Tensor:
     batch = u.shape[0]
     grid = torch.stack([u, v], -1).flatten(0, 1).unflatten(1, (side, side))
     images = F.grid_sample(templates.repeat(batch, 1, 1, 1), grid, align_corners=False)
-    return images.unflatten(0, (batch, -1))
+    return images.unflatten(0, (-1, templates.shape[0]))
 
 
 def composite(colors: Tensor, opacities: Tensor) -> Tensor:

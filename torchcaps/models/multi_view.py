@@ -46,7 +46,8 @@ class MultiView(Model):
 
     def forward_features(self, images: Tensor) -> Tensor:
         self.check_images(images)
-        return self.stem(self.views(images)).unflatten(0, (images.shape[0], -1)).flatten(1, 2)
+        features = self.stem(self.views(images))
+        return features.unflatten(0, (-1, self.views.num_views)).flatten(1, 2)
 
     def pool(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """Maps of each view [B,V,C,H,W], and their maxima over positions [B*V,C]."""
@@ -92,7 +93,8 @@ class ViewCapsNet(MultiView):
 
     def forward_capsules(self, features: Tensor, coupling: bool = False) -> Output:
         by_view, pooled = self.pool(features)
-        capsules = Capsules(self.dropout(pooled).reshape(features.shape[0], -1, self.dim))
+        by_image = self.dropout(pooled).unflatten(0, (-1, self.views.num_views)).flatten(1)
+        capsules = Capsules(by_image.unflatten(1, (-1, self.dim)))
         classes = self.classes(capsules.poses, coupling=coupling)
         logits = self.head(classes.poses).squeeze(-1)
         return Output(logits, features=by_view[:, 0], layers=(capsules, classes))

@@ -42,7 +42,8 @@ def self_routing_reference(
     votes = form_votes(poses, weight)
     in_caps = poses.shape[1]
     repeat = in_caps // route_weight.shape[0]
-    logits = torch.einsum("bid,idj->bij", poses, route_weight.repeat(repeat, 1, 1))
+    routes = route_weight.to(weight.dtype).repeat(repeat, 1, 1)
+    logits = torch.einsum("bid,idj->bij", poses, routes)
     coupling = (logits + route_bias.repeat(repeat, 1)).softmax(-1)
     assigned = coupling * activations[..., None]
     mass = assigned.sum(1)

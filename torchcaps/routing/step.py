@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from torchcaps.errors import TorchcapsError
+from torchcaps.functional import bounded_gradient
 from torchcaps.kernels import ops as ops  # registers the operators
 from torchcaps.kernels import why_no_kernel
 from torchcaps.routing.window import Window, check_sizes, unfold
@@ -253,7 +254,7 @@ def by_rows(
     `route(poses [B,C,D], weight, activations [B,C] or None, per_row [B,...] or None)` -> tensors
     [B,...], the last one the coupling; `coupling=False` replaces it by None. With several chunks
     the backward pass recomputes each, to limit memory there too. group: consecutive rows that stay
-    in one chunk, whatever the budget.
+    in one chunk, whatever the budget. float16 is computed in float32, as the kernels sum.
 
     >>> from torchcaps.routing import form_votes
     >>> poses, weight = torch.rand(2, 6, 4), torch.rand(6, 3, 4, 5)
@@ -263,9 +264,15 @@ def by_rows(
     >>> by_rows(route, poses, weight)[0].shape
     torch.Size([2, 3, 5])
     """
+    dtype = poses.dtype
+    if dtype == torch.float16 and not torch.is_autocast_enabled(poses.device.type):
+        poses, weight = bounded_gradient(poses), bounded_gradient(weight)
+        activations = None if activations is None else bounded_gradient(activations)
+        per_row = None if per_row is None else bounded_gradient(per_row)
 
     def outputs_of(*inputs: Any) -> tuple[Tensor, ...]:
-        return route(*inputs) if coupling else route(*inputs)[:-1]
+        outputs = route(*inputs) if coupling else route(*inputs)[:-1]
+        return outputs if poses.dtype == dtype else tuple(t.to(dtype) for t in outputs)
 
     grid = poses.shape[:1]
     if window is not None:

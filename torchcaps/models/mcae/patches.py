@@ -14,7 +14,9 @@ def to_patches(images: Tensor, size: int) -> Tensor:
     """Split images into patches, row by row. [B,C,H,W] -> [B,L,C*size*size]"""
     batch, channels, height, width = images.shape
     grid = images.reshape(batch, channels, height // size, size, width // size, size)
-    return grid.permute(0, 2, 4, 1, 3, 5).reshape(batch, -1, channels * size * size)
+    return grid.permute(0, 2, 4, 1, 3, 5).reshape(
+        batch, height // size * (width // size), channels * size * size
+    )
 
 
 def from_patches(patches: Tensor, size: int, side: int) -> Tensor:
