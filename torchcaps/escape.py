@@ -44,3 +44,7 @@ class Console(rich_console.Console):
         for segment in super().render(*arguments, **options):
             text = segment.text if segment.control else for_terminal(segment.text)
             yield segment if text == segment.text else Segment(text, segment.style)
+
+    def on_broken_pipe(self) -> None:
+        """Let the command end well, as after `| head`; rich would exit with 1."""
+        raise BrokenPipeError

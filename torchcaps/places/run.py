@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from torchcaps.errors import UsageError, nearest
+from torchcaps.escape import for_terminal
 from torchcaps.places.job import Job, Outcome, code_version
 
 LOSSES = 3
@@ -135,7 +136,7 @@ class Runner:
         try:
             message = self.place.close(interrupted=kind is not None)
             if message:
-                print(f"torchcaps: {message}", file=sys.stderr)
+                print(f"torchcaps: {for_terminal(message)}", file=sys.stderr)
         finally:
             if self._handler is not None:
                 signal.signal(signal.SIGTERM, self._handler)
