@@ -10,7 +10,7 @@ import torch
 
 import torchcaps
 from tests.models.test_registry import MODELS, small
-from torchcaps.errors import TorchcapsError
+from torchcaps.errors import TorchcapsError, TorchcapsWarning
 from torchcaps.models import Output
 from torchcaps.models.export import export
 from torchcaps.models.registry import model_config
@@ -102,6 +102,20 @@ def test_an_onnx_file_describes_itself(tmp_path):
     extra = {"torchcaps.json": ""}
     torch.export.load(tmp_path / "model.pt2", extra_files=extra)
     assert json.loads(extra["torchcaps.json"]) == found
+
+
+def test_a_file_of_a_model_with_a_range_clips(tmp_path):
+    model = torchcaps.create_model("convnet-avg-small").eval()
+    model.value_range = (0.0, 4095.0)
+    with pytest.warns(TorchcapsWarning, match=r"from 0\.\.4095 to 0\.\.1 first"):
+        export(model, tmp_path / "model.onnx")
+    session = onnxruntime.InferenceSession(str(tmp_path / "model.onnx"))
+    found = session.get_modelmeta().custom_metadata_map
+    assert found["file_range"] == "0..4095" and "file_range" in found["preprocessing"]
+    images = 4 * torch.rand(2, 1, 28, 28) - 1
+    (answer, *_) = session.run(["logits"], {"images": images.numpy()})
+    expected = model(images.clamp(0, 1)).logits
+    torch.testing.assert_close(torch.from_numpy(answer), expected, atol=1e-4, rtol=1e-4)
 
 
 def test_a_model_that_answers_nan_is_not_exported(tmp_path):

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils import _pytree
 
-from torchcaps.errors import TorchcapsError
+from torchcaps.data.value_range import as_text
+from torchcaps.errors import TorchcapsError, TorchcapsWarning
 from torchcaps.models.base import Model
 
 Format = Literal["onnx", "torch"]
@@ -28,16 +29,22 @@ def facts(model: Model) -> dict[str, str]:
     """What a program must know to use an exported model: classes, input and preprocessing."""
     channels, height, width = model.config.image_shape
     color = {1: "gray", 3: "RGB"}.get(channels, f"{channels} channels")
+    deep: dict[str, str] = {}
+    if model.value_range:
+        deep["file_range"] = as_text(model.value_range)
     return {
         "model": model.config.family,
         "torchcaps_version": version("torchcaps"),
         "class_names": json.dumps(list(model.class_names), ensure_ascii=False),
         "input_shape": f"batch x {channels} x {height} x {width}",
         "input_range": "0..1",
+        **deep,
         "preprocessing": (
             f"{color} float32 images, channels first; resize with antialiasing to cover "
             f"{height}x{width}, crop the center, divide 8-bit values by 255; no further "
             "normalization"
+            + "; scale values of 16-bit and float files from file_range to 0..1, clipped"
+            * bool(deep)
         ),
     }
 
@@ -46,14 +53,23 @@ def export(model: Model, file: Path, kind: Format = "onnx") -> float:
     """Write the model with any batch, and compare. -> the largest difference that was seen
 
     Its outputs are the model's that are there, by their names: logits first where it has any.
+    A model of 16-bit or float files clips its input, and a warning tells how to scale such files.
     """
     model = model.cpu().eval()
+    module = Clipped(model).eval() if model.value_range else model
+    if model.value_range:
+        warnings.warn(
+            f"{file} takes values from 0 to 1 and clips others. Scale 16-bit and float files from "
+            f"{as_text(model.value_range)} to 0..1 first (file_range in the file's metadata).",
+            TorchcapsWarning,
+            stacklevel=2,
+        )
     batch = torch.export.Dim("batch", min=1, max=4096)
     example = torch.rand(2, *model.config.image_shape)
     file.parent.mkdir(parents=True, exist_ok=True)
     with warnings.catch_warnings():  # of torch, about torch's own code
         warnings.filterwarnings("ignore", ".*LeafSpec", FutureWarning)
-        program = torch.export.export(model, (example,), dynamic_shapes=({0: batch},))
+        program = torch.export.export(module, (example,), dynamic_shapes=({0: batch},))
         if kind == "torch":
             torch.export.save(
                 program, file, extra_files={"torchcaps.json": json.dumps(facts(model))}
@@ -76,6 +92,17 @@ def export(model: Model, file: Path, kind: Format = "onnx") -> float:
     if not worst < 1e-3:
         raise TorchcapsError(f"{file} was written, but differs from the model by {worst:.2g}.")
     return worst
+
+
+class Clipped(nn.Module):
+    """A model that clips its images to 0..1."""
+
+    def __init__(self, model: Model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: Tensor) -> Any:
+        return self.model(images.clamp(0, 1))
 
 
 def _leaves(output: object) -> list[Tensor]:
