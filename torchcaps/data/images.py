@@ -84,7 +84,8 @@ def list_images(folder: Path, follow_links: bool = False) -> list[Path]:
     if left_out:
         warnings.warn(
             f"{folder}: skipping symbolic links that leave the folder: "
-            f"{some_of(sorted(left_out))}. To follow them: folder:{folder},follow_links=true.",
+            f"{some_of(sorted(left_out))}. Name the files, or follow the links: "
+            f"folder:{folder},follow_links=true.",
             TorchcapsWarning,
             stacklevel=2,
         )
