@@ -1,6 +1,7 @@
 """How many images a second the input pipeline alone delivers.
 
     python benchmarks/data.py [--device cuda] [--record]
+    python benchmarks/data.py --storage        images on disk, see benchmarks/storage.py
 
 On the CPU, ours (two threads) stands beside a per-image pipeline with two worker processes: that of
 torchvision where it can be imported, else the same steps written with Pillow. Both are measured in
@@ -11,8 +12,10 @@ import argparse
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import storage
 import torch
 from PIL import Image
 from torch import Tensor
@@ -125,13 +128,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--seconds", type=float, default=3.0)
+    parser.add_argument("--storage", action="store_true", help="measure images on disk instead")
+    parser.add_argument("--workers", type=int, default=2, help="threads or processes of --storage")
     parser.add_argument("--record", action="store_true")
     parser.add_argument("--results", type=Path, default=Path("results/benchmarks.jsonl"))
     options = parser.parse_args()
-    small, color = digits(), colors()
-    check(small)
-    torch.set_num_threads(2)
-    shift = f"translate:{PIXELS}"
     rows = []
 
     def row(op: str, shape: str, impl: str, device: str, speed: float, **more: float | str) -> None:
@@ -139,6 +140,13 @@ def main() -> None:
         rows[-1] |= environment(torch.device(device))
         print(f"{op:34} {shape:20} {impl:24} {speed:14,.0f} images/s", *more.values(), flush=True)
 
+    if options.storage:
+        storage.measure(row, options.device, options.workers, options.seconds)
+        return write(rows, options)
+    small, color = digits(), colors()
+    check(small)
+    torch.set_num_threads(2)
+    shift = f"translate:{PIXELS}"
     if options.device == "cuda":
         for size in (128, 1024):
             speed = ours(small, (), size, "cuda", options.seconds)
@@ -156,6 +164,10 @@ def main() -> None:
     row(f"input {shift}", "128x1x28x28", "ours", "cpu", speed, ratio=round(speed / slow, 1))
     speed = ours(color, ("crop:4", "flip"), 128, "cpu", options.seconds)
     row("input crop:4 flip", "128x3x32x32", "ours", "cpu", speed)
+    write(rows, options)
+
+
+def write(rows: list[dict[str, Any]], options: argparse.Namespace) -> None:
     if options.record:
         options.results.parent.mkdir(exist_ok=True)
         with options.results.open("a") as file:

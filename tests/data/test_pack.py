@@ -91,7 +91,7 @@ def test_images_of_one_size_need_no_size(tmp_path):
     records = open_records(f"packed:{tmp_path}/out")
     assert records.title(0) == "a/0.jpg"
     assert bytes(records.read(0)) == (tmp_path / "in/a/0.jpg").read_bytes()
-    pixels = loaded.train.images.store.pixels(np.array([0]))[0].numpy()
+    pixels = loaded.train.images.store.pixels(np.array([0]))[0].permute(1, 2, 0).numpy()
     assert np.array_equal(pixels, file)
 
 

@@ -79,7 +79,7 @@ class Split:
     def batch(self, rows: Tensor | slice) -> Batch:
         subset = self[rows]
         targets = None if subset.targets is None else subset.targets.float() / 255
-        return Batch(subset.images.float() / 255, subset.labels, targets)
+        return Batch(subset.images / 255, subset.labels, targets)
 
     def batches(self, size: int) -> Iterator[Batch]:
         """Iterate over the split in order; the last batch may be smaller."""

@@ -63,9 +63,10 @@ def _resize(data: Bytes, size: Size, mode: str, raw: bool, quality: int) -> Pack
     """An image of the given size, as pixels or JPEG."""
     from PIL import Image
 
-    pixels = read_image(io.BytesIO(data), size, mode).permute(1, 2, 0).contiguous().numpy()
+    planes = read_image(io.BytesIO(data), size, mode)
     if raw:
-        return Packed(pixels.tobytes(), size, "")
+        return Packed(planes.numpy().tobytes(), size, "")
+    pixels = planes.permute(1, 2, 0).contiguous().numpy()
     file = io.BytesIO()
     Image.fromarray(pixels if mode == "RGB" else pixels[:, :, 0]).save(
         file, "JPEG", quality=quality

@@ -3,6 +3,7 @@
 import re
 import tarfile
 import zlib
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -76,7 +77,7 @@ class FileRecords(Records):
 class _Column(NamedTuple):
     """Binary values of one record batch, as the buffers of Arrow."""
 
-    offsets: np.ndarray
+    offsets: memoryview
     data: memoryview
 
 
@@ -96,9 +97,11 @@ def _binary(array: Any, file: str) -> _Column:
         raise TorchcapsError(f"{file}: {array.null_count} images are missing or are other files.")
     array.validate()
     _, offsets, data = array.buffers()
-    kind = np.dtype(np.int64 if wide else np.int32)
-    numbers = np.frombuffer(offsets, kind, len(array) + 1, array.offset * kind.itemsize)
     # Arrow's buffers are signed bytes, which decoders refuse
+    numbers = memoryview(offsets).cast("B").cast("q" if wide else "i")
+    numbers = numbers[array.offset : array.offset + len(array) + 1]
+    if len(numbers) <= len(array):
+        raise ValueError("too few offsets")
     return _Column(numbers, memoryview(data).cast("B") if data is not None else memoryview(b""))
 
 
@@ -119,7 +122,7 @@ class ArrowRecords(Records):
         self._files: list[str] = []
         self._columns: list[_Column] = []
         self._titles: list[Any] = []
-        self._sums: list[np.ndarray | None] = []
+        self._sums: list[memoryview | None] = []
         labels, starts = [], [0]
         for file, batch in batches:
             if not batch.num_rows:
@@ -129,7 +132,7 @@ class ArrowRecords(Records):
                 self._columns.append(_binary(batch.column(image), file))
                 self._titles.append(_paths(batch.column(image)))
                 sums = "crc32" in batch.schema.names
-                self._sums.append(batch.column("crc32").to_numpy() if sums else None)
+                self._sums.append(memoryview(batch.column("crc32").to_numpy()) if sums else None)
                 labels.append(_labels(batch, label, file))
             except UNREADABLE as error:
                 raise TorchcapsError(f"{file} is damaged ({type(error).__name__}).") from None
@@ -140,24 +143,21 @@ class ArrowRecords(Records):
             name, classes, torch.from_numpy(np.concatenate(labels or [np.zeros(0, np.int64)])),
             splits, identity,
         )  # fmt: skip
-        self._starts = np.array(starts)
-        self._first = starts
-        self._numbers = self.labels.numpy()
+        self._starts = starts
+        self._numbers = memoryview(self.labels.numpy().data)
 
     def _place(self, number: int) -> tuple[int, int]:
         """The record batch of a row, and the row in it."""
-        batch = int(self._starts.searchsorted(number, "right")) - 1
-        return batch, number - self._first[batch]
+        batch = bisect_right(self._starts, number) - 1
+        return batch, number - self._starts[batch]
 
     def read(self, number: int) -> memoryview:
         batch, row = self._place(number)
-        offsets, data = self._columns[batch]
-        start, end = int(offsets[row]), int(offsets[row + 1])
-        sums, part = self._sums[batch], data[start:end]
+        (offsets, data), sums = self._columns[batch], self._sums[batch]
+        start, end = offsets[row], offsets[row + 1]
+        part = data[start:end]
         whole = 0 <= start <= end <= len(data)
-        if not whole or (
-            sums is not None and checksum(part, int(self._numbers[number])) != sums[row]
-        ):
+        if not whole or (sums is not None and checksum(part, self._numbers[number]) != sums[row]):
             raise TorchcapsError(
                 f"{self._files[batch]} is damaged: the checksum of image {row:,} of a batch "
                 f"({self.title(number)}) has changed. Restore the file, or pack the images again."

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from concurrent.futures import Future, ThreadPoolExecutor
 from importlib import import_module
 from pathlib import Path
-from threading import Lock
+from threading import Lock, local
 from typing import Any, Literal, NoReturn
 
 import numpy as np
@@ -22,12 +22,14 @@ MAX_THREADS = 8
 """Decoding threads, if their number is not given."""
 PENDING = 8
 """Decoded batches that wait for their use; older ones are dropped."""
+GROUP = 16
+"""Images that a thread decodes one after the other."""
 LARGEST_VIEW = 2**32
 """Bytes that may be decoded at once: evaluation takes batches, not whole splits."""
 IN_MEMORY = 0.4
 """Share of the memory that images may take before they stay on disk."""
 Coding = Literal["encoded", "jpeg", "raw"]
-"""encoded: image files of any kind; jpeg: plain JPEG of one size; raw: pixels [H,W,C]."""
+"""encoded: image files of any kind; jpeg: plain JPEG of one size; raw: pixels [C,H,W]."""
 
 
 def plain_jpeg(data: Bytes) -> bool:
@@ -54,7 +56,10 @@ def jpeg_decoder() -> Any:
 
 
 class Decoder:
-    """Encoded images to pixels [H,W,C] of one size, as `read_image` gives them."""
+    """Encoded images to pixels of one size, the same as those of `read_image`.
+
+    Pixels are [H,W,C], as decoders write them; those of raw packs are [C,H,W].
+    """
 
     def __init__(
         self,
@@ -66,14 +71,15 @@ class Decoder:
         self.value_range = value_range
         self.size, self.mode, self.coding = size, mode, coding
         self.channels = 3 if mode == "RGB" else 1
-        self.shape = (*size, self.channels)
+        self.image_shape = (self.channels, *size)
+        self.shape = self.image_shape if coding == "raw" else (*size, self.channels)
         self.jpeg: Any = jpeg_decoder() if coding != "raw" else None
 
     def __call__(self, data: Bytes, out: np.ndarray) -> None:
-        """Decode into `out` [H,W,C]; raises TorchcapsError for a broken image."""
+        """Decode into `out`, of shape `shape`; raises TorchcapsError for a broken image."""
         if self.coding == "raw":
             if len(data) != out.size:
-                raise TorchcapsError(f"{len(data):,} bytes are not {self.shape} pixels.")
+                raise TorchcapsError(f"{len(data):,} bytes are not pixels of {self.shape}.")
             out[:] = np.frombuffer(data, np.uint8).reshape(self.shape)
         elif not (self.jpeg and self._jpeg(data, out)):
             pixels = read_image(
@@ -103,7 +109,7 @@ class Decoder:
 
             pixels = self.jpeg.decode_jpeg(data, space)
             image = Image.fromarray(pixels if space == "RGB" else pixels[:, :, 0])
-            out[:] = cover(image, *self.size).reshape(self.shape)
+            out[:] = cover(image, *self.size).reshape(out.shape)
             return True
         except ValueError:  # damaged, or unusual: Pillow's message is the same for all formats
             return False
@@ -135,7 +141,7 @@ class Store:
         self.threads = threads or default_threads()
         self._pool: ThreadPoolExecutor | None = None
         self._pending: OrderedDict[bytes, _Batch] = OrderedDict()
-        self._lock = Lock()
+        self._lock, self._local = Lock(), local()
 
     def use_threads(self, threads: int) -> None:
         """Decode with so many threads from now on."""
@@ -154,7 +160,7 @@ class Store:
                     part.cancel()
 
     def pixels(self, rows: np.ndarray, pinned: bool = False) -> Tensor:
-        """The pixels of rows, uint8 [B,H,W,C]."""
+        """The pixels of rows, uint8 [B,C,H,W]; pinned ones may be strided."""
         with self._lock:
             batch = self._pending.pop(rows.tobytes(), None) or self._begin(rows, pinned)
         return batch.wait()
@@ -162,31 +168,44 @@ class Store:
     def _begin(self, rows: np.ndarray, pinned: bool) -> _Batch:
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self.threads, "torchcaps-decode")
-        pixels = torch.empty(len(rows), *self.decoder.shape, dtype=torch.uint8, pin_memory=pinned)
+        direct = pinned or self.decoder.coding == "raw"
+        shape = self.decoder.shape if direct else self.decoder.image_shape
+        pixels = torch.empty(len(rows), *shape, dtype=torch.uint8, pin_memory=pinned)
         out, numbers = pixels.numpy(), rows.tolist()
-        share = min(64, -(-len(rows) // self.threads) or 1)
+        share = min(GROUP, -(-len(rows) // self.threads) or 1)
         starts = range(0, len(rows), share)
         parts = [
-            self._pool.submit(self._fill, numbers[n : n + share], out[n : n + share])
+            self._pool.submit(self._fill, numbers[n : n + share], out[n : n + share], direct)
             for n in starts
         ]
-        return _Batch(pixels, parts)
+        channels_last = direct and self.decoder.coding != "raw"
+        return _Batch(pixels.permute(0, 3, 1, 2) if channels_last else pixels, parts)
 
-    def _fill(self, numbers: list[int], out: np.ndarray) -> None:
-        read, decode = self.records.read, self.decoder
-        for number, pixels in zip(numbers, out, strict=True):
-            data = read(number)
+    def _fill(self, numbers: list[int], out: np.ndarray, direct: bool) -> None:
+        """Read and decode rows into `out`; a GPU moves the channels of those decoded directly."""
+        decoded = out if direct else self._scratch(len(numbers))
+        for number, pixels in zip(numbers, decoded, strict=True):
+            data = self.records.read(number)
             try:
-                decode(data, pixels)
+                self.decoder(data, pixels)
             except TorchcapsError as error:
                 title, text = self.records.title(number), str(error).removeprefix("This: ")
                 raise TorchcapsError(f"{self.records.name}: {title}: {text}") from None
+        if not direct:
+            np.copyto(out, decoded.transpose(0, 3, 1, 2))
+
+    def _scratch(self, count: int) -> np.ndarray:
+        """Memory of this thread for some images."""
+        if not hasattr(self._local, "pixels"):
+            self._local.pixels = np.empty((GROUP, *self.decoder.shape), np.uint8)
+        return self._local.pixels[:count]
 
 
 class StoredImages:
     """Images on disk in place of the tensor [N,C,H,W] of a split: indexing gives a view.
 
-    `float()` reads and decodes the images of a view, so `split.batch(rows)` works as for tensors.
+    Division and `float()` read and decode the images of a view, so `split.batch(rows)` works as for
+    tensors.
     """
 
     ndim, dtype = 4, torch.uint8
@@ -202,8 +221,7 @@ class StoredImages:
 
     @property
     def shape(self) -> torch.Size:
-        height, width, channels = self.store.decoder.shape
-        return torch.Size((len(self), channels, height, width))
+        return torch.Size((len(self), *self.store.decoder.image_shape))
 
     @property
     def is_cuda(self) -> bool:
@@ -229,10 +247,13 @@ class StoredImages:
                 "once. This works on images in memory: give fewer images or a smaller size=."
             )
         pixels = self.store.pixels(self.rows.numpy(), self.is_cuda)
-        return pixels.to(self.device, non_blocking=True).permute(0, 3, 1, 2).contiguous()
+        return pixels.to(self.device, non_blocking=True).contiguous()
 
     def float(self) -> Tensor:
         return self.pixels().float()
+
+    def __truediv__(self, number: int) -> Tensor:
+        return self.pixels() / number
 
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("_") or not hasattr(Tensor, name):
@@ -285,15 +306,15 @@ def images_of(records: Records, decoder: Decoder, in_memory: str = "auto") -> tu
         raise TorchcapsError(f"{records.name}: images of such a size: give a smaller size=.")
     store, count = Store(records, decoder), len(records)
     needed = count * int(np.prod(decoder.shape))
-    height, width, _ = decoder.shape
+    height, width = decoder.size
     text = f"{count:,} images of {height}x{width}, {needed / 1e9:.2g} GB"
     rows = torch.arange(count)
     if must_stay_on_disk(count, decoder.size, decoder.mode, in_memory):
         return StoredImages(store, rows), f"{text}: on disk, decoded by {store.threads} threads"
-    images = torch.empty(count, decoder.channels, height, width, dtype=torch.uint8)
+    images = torch.empty(count, *decoder.image_shape, dtype=torch.uint8)
     for start in range(0, count, 500):
         stop = min(start + 500, count)
         if stop < count:
             store.prefetch(np.arange(stop, min(stop + 500, count)))
-        images[start:stop] = store.pixels(np.arange(start, stop)).permute(0, 3, 1, 2)
+        images[start:stop] = store.pixels(np.arange(start, stop))
     return images, f"{text}: in memory"
