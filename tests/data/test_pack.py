@@ -139,6 +139,25 @@ def test_a_killed_pack_continues_with_the_same_bytes(folder, tmp_path, monkeypat
         pack_source(str(folder), tmp_path / "killed")
 
 
+def test_images_of_16_bits_have_the_scale_of_the_folder(tmp_path):
+    for n in range(12):
+        (tmp_path / "in/a").mkdir(parents=True, exist_ok=True)
+        level = np.full((8, 8), 300 * n, np.uint16)
+        Image.fromarray(level).save(tmp_path / f"in/a/{n:02}.png")
+    expected = data.load(f"folder:{tmp_path}/in,size=8,mode=L")
+    pack_source(f"{tmp_path}/in,size=8,mode=L,coding=raw", tmp_path / "raw")
+    pack_source(f"{tmp_path}/in", tmp_path / "kept")
+    for name in (f"packed:{tmp_path}/raw", f"packed:{tmp_path}/kept,mode=L"):
+        loaded = data.load(name)
+        same(loaded, expected)
+        assert loaded.value_range == expected.value_range == (0, 4095) and loaded.unsplit
+    pack_source(f"{tmp_path}/in,range=0..9000", tmp_path / "given")
+    same(
+        data.load(f"packed:{tmp_path}/given,mode=L"),
+        data.load(f"folder:{tmp_path}/in,size=8,mode=L,range=0..9000"),
+    )
+
+
 def test_broken_images_are_named_or_left_out(folder, tmp_path):
     photographs(tmp_path / "in", count=4)
     (tmp_path / "in/cat/00.jpg").write_bytes(b"no image")

@@ -20,6 +20,7 @@ from torchcaps.data.images import FORMATS, Size, read_image
 from torchcaps.data.records import UNREADABLE, ArrowRecords, Bytes, Records, checksum
 from torchcaps.data.source import sha256, sha256_file
 from torchcaps.data.stream import plain_jpeg
+from torchcaps.data.value_range import Range
 from torchcaps.errors import TorchcapsError, require
 from torchcaps.typed import read_object
 
@@ -42,7 +43,7 @@ class Packed(NamedTuple):
     """Of a plain JPEG; empty for others."""
 
 
-def _keep(data: Bytes) -> Packed:
+def _keep(data: Bytes, value_range: Range | None) -> Packed:
     """An image file as it is, after a check that it can be decoded."""
     from PIL import Image, ImageOps, features
 
@@ -55,15 +56,17 @@ def _keep(data: Bytes) -> Packed:
             size = turned.height, turned.width
     except Exception as error:  # Pillow raises many kinds
         raise TorchcapsError(f"not an image ({type(error).__name__}).") from None
-    read_image(io.BytesIO(data), size, "RGB")
+    read_image(io.BytesIO(data), size, "RGB", value_range=value_range)
     return Packed(bytes(data), size, kind)  # pyright: ignore[reportArgumentType]
 
 
-def _resize(data: Bytes, size: Size, mode: str, raw: bool, quality: int) -> Packed:
+def _resize(
+    data: Bytes, size: Size, mode: str, raw: bool, quality: int, value_range: Range | None
+) -> Packed:
     """An image of the given size, as pixels or JPEG."""
     from PIL import Image
 
-    planes = read_image(io.BytesIO(data), size, mode)
+    planes = read_image(io.BytesIO(data), size, mode, value_range=value_range)
     if raw:
         return Packed(planes.numpy().tobytes(), size, "")
     pixels = planes.permute(1, 2, 0).contiguous().numpy()
@@ -82,13 +85,14 @@ def pack(
     mode: str = "RGB",
     coding: Literal["jpeg", "raw"] = "jpeg",
     quality: int = 90,
+    value_range: Range | None = None,
     skip_broken: bool = False,
     progress: Progress = lambda count: None,
 ) -> dict[str, Any]:
     """Write records as a pack, or continue one that was interrupted. -> its manifest
 
     size: resize to cover it and crop the center; None: keep the image files. coding: JPEG of a
-    quality, or raw pixels; both need a size
+    quality, or raw pixels; both need a size. value_range: of images with more than 8 bits
     """
     require("pyarrow", "packed")
     if coding == "raw" and size is None:
@@ -98,7 +102,7 @@ def pack(
         "size": list(size) if size else None, "mode": mode if size else "",
         "coding": coding if size else "encoded", "quality": quality if size else 0,
         "images": {split or "all": len(rows) for split, rows in records.splits.items()},
-        "skip_broken": skip_broken,
+        "skip_broken": skip_broken, "value_range": list(value_range) if value_range else None,
     }  # fmt: skip
     _begin(out, plan)
 
@@ -106,8 +110,8 @@ def pack(
         data = records.read(number)
         try:
             if size is None:
-                return _keep(data)
-            return _resize(data, size, mode, coding == "raw", quality)
+                return _keep(data, value_range)
+            return _resize(data, size, mode, coding == "raw", quality, value_range)
         except TorchcapsError as error:
             text = str(error).removeprefix("This: ")
             return TorchcapsError(f"{records.title(number)}: {text}")
@@ -152,8 +156,8 @@ def _begin(out: Path, plan: dict[str, Any]) -> None:
         if any(out.iterdir()):
             raise TorchcapsError(f"{out} is not empty: give a new or empty folder.")
         _write_json(out / PLAN, plan)
-    except (OSError, ValueError) as error:
-        raise TorchcapsError(f"{out}: cannot be written ({error}).") from None
+    except OSError as error:
+        raise TorchcapsError(f"{out}: cannot be written ({error.strerror}).") from None
 
 
 def _write_shard(
@@ -264,15 +268,11 @@ def _write_json(path: Path, values: dict[str, Any]) -> None:
 def read_manifest(folder: Path) -> dict[str, Any]:
     """The manifest of a pack, checked."""
     path = folder / MANIFEST
-    try:
-        manifest = read_object(path)
-    except FileNotFoundError:
+    if not path.exists():
         state = "an unfinished pack: run the same `torchcaps data pack` again"
         missing = f"no pack ({MANIFEST} is missing). Make one: torchcaps data pack SOURCE {folder}"
-        text = state if (folder / PLAN).exists() else missing
-        raise TorchcapsError(f"{folder}: {text}.") from None
-    except (OSError, ValueError) as error:
-        raise TorchcapsError(f"{path}: damaged ({error}).") from None
+        raise TorchcapsError(f"{folder}: {state if (folder / PLAN).exists() else missing}.")
+    manifest = read_object(path)
     if manifest.get("version") != VERSION:
         raise TorchcapsError(
             f"{path}: a pack of version {manifest.get('version')}; this torchcaps reads version "

@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from torchcaps.data.dataset import Dataset, Split
-from torchcaps.data.images import Size, as_size
+from torchcaps.data.images import Size, as_size, values_of
 from torchcaps.data.pack import MANIFEST, Progress, open_pack, pack, verify
-from torchcaps.data.records import SPLITS, ArrowRecords, Records, TarRecords
+from torchcaps.data.records import SPLITS, ArrowRecords, FileRecords, Records, TarRecords
 from torchcaps.data.registry import register
 from torchcaps.data.sets.folder import file_records, list_files, split_up
 from torchcaps.data.spec import call, parse
 from torchcaps.data.stream import Decoder, images_of
+from torchcaps.data.value_range import Range, as_range, default_range
 from torchcaps.errors import TorchcapsError, require
 
 DEFAULT_SIZE = "64"
@@ -30,7 +31,13 @@ def dataset_of(
     data = Split(images, records.labels)
     splits = {name: data[rows.start : rows.stop] for name, rows in records.splits.items()}
     made = split_up(records.name, Path(records.name), splits, records.classes, seed, note)
-    return replace(made, files=records.identity, storage=storage)
+    return replace(
+        made,
+        files=records.identity,
+        storage=storage,
+        value_range=decoder.value_range,
+        unsplit=set(records.splits) == {""},
+    )
 
 
 def pack_decoder(folder: Path, manifest: dict[str, Any], size: str, mode: str) -> Decoder:
@@ -49,7 +56,8 @@ def pack_decoder(folder: Path, manifest: dict[str, Any], size: str, mode: str) -
             f"{manifest['mode']}: size= and mode= cannot change them."
             if own else f"packed:{folder}: damaged."
         )  # fmt: skip
-    return Decoder(sides, wanted, manifest["coding"] if same else "encoded")
+    value_range = tuple(manifest["value_range"]) if manifest["value_range"] else None
+    return Decoder(sides, wanted, manifest["coding"] if same else "encoded", value_range)
 
 
 @register(
@@ -156,13 +164,15 @@ def _column(path: str, features: Any, kinds: tuple[str, ...], what: str) -> str:
     return found[0]
 
 
-def _folder_records(path: str, labels: str = "", others: str = "refuse") -> Records:
+def _folder_records(
+    path: str, labels: str = "", others: str = "refuse", follow_links: bool = False
+) -> Records:
     folder = Path(path).expanduser()
     if (folder / MANIFEST).exists():
         return open_pack(folder)[0]
     if archives := sorted(folder.glob("*.tar")) if folder.is_dir() else ():
         return TarRecords(f"webdataset:{path}", archives)
-    files, classes, _ = list_files(folder, labels, others)
+    files, classes, _ = list_files(folder, labels, others, follow_links)
     return file_records(f"folder:{path}", folder, files, classes)
 
 
@@ -197,7 +207,7 @@ def open_records(text: str) -> Records:
     return call(SOURCES[parse(text)[0]], text)
 
 
-PACK_OPTIONS = ("size", "mode", "coding", "quality", "skip_broken")
+PACK_OPTIONS = ("size", "mode", "coding", "quality", "range", "skip_broken")
 
 
 def pack_source(text: str, out: str | Path, progress: Progress = lambda count: None) -> Any:
@@ -212,7 +222,7 @@ def pack_source(text: str, out: str | Path, progress: Progress = lambda count: N
 
     def options_of(
         *, size: str = "", mode: str = "RGB", coding: str = "", quality: int = 90,
-        skip_broken: bool = False,
+        range: str = "", skip_broken: bool = False,
     ) -> dict[str, Any]:  # fmt: skip
         if coding not in ("", "jpeg", "raw"):
             raise TorchcapsError(f"coding={coding}: give jpeg or raw.")
@@ -223,7 +233,19 @@ def pack_source(text: str, out: str | Path, progress: Progress = lambda count: N
         return {
             "size": as_size(size) if size else None, "mode": _mode(mode), "quality": quality,
             "coding": coding or "jpeg", "skip_broken": skip_broken,
+            "value_range": as_range(range) if range else None,
         }  # fmt: skip
 
     chosen = call(options_of, f"pack{own}")
-    return pack(open_records(source), Path(out), progress=progress, **chosen)
+    records = open_records(source)
+    chosen["value_range"] = chosen["value_range"] or value_range_of(records)
+    return pack(records, Path(out), progress=progress, **chosen)
+
+
+def value_range_of(records: Records) -> Range | None:
+    """The range that follows from training files with more than 8 bits, as for a folder."""
+    if not isinstance(records, FileRecords):
+        return None
+    rows = records.splits.get("", records.splits.get("train", range(0)))
+    values = values_of(records.paths[rows.start : rows.stop])
+    return default_range(values, str(records.folder)) if values else None
