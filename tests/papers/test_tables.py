@@ -206,6 +206,7 @@ SMALL = {
     "capsnet": {"channels": 4, "num_types": 2, "hidden": (8,)},
     "convnet-r": {"channels": 8, "hidden": (8,)},
     "em-capsnet": {"channels": 4, "num_types": (2, 2, 2), "num_iters": 2},
+    "ge-capsnet": {"num_types": (2, 2), "channels": 4},
     "view-capsnet": {"channels": (4,) * 7, "pose_dim": 2},
     "inverted": {"channels": 4, "num_types": 2, "pose_dim": 4},
     "cnn": {"channels": 4, "hidden": 8},

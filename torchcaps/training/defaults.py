@@ -62,6 +62,7 @@ DEFAULTS = {
     "em-capsnet": Defaults(SPREAD, OptimizerSpec(kind="adam", lr=5e-3)),
     "em-resnet": EM_RESNET,
     "em-simple": EM_RESNET,
+    "ge-capsnet": Defaults(SOFTMAX, ADAM, "fp32"),
     "generative": Defaults(Elbo(), CLIPPED),
     "generative-framed": Defaults(HELPED, CLIPPED),
     "generative-one": Defaults(HELPED, CLIPPED),

@@ -85,6 +85,7 @@ for row, model, task, claim in (
     ("CapsNet-NoR", "capsnet-nor", MARGIN, "CapsNet without routing"),
     ("Aff-CapsNet-DR", "aff-capsnet-dr", MARGIN, "A shared transform and dynamic routing"),
     ("Aff-CapsNet", "aff-capsnet", MARGIN, "A shared transform and no routing"),
+    ("GE-CapsNet", "ge-capsnet", SOFTMAX, "Group equivariant capsules"),
     ("EM-CapsNet", "em-capsnet", SPREAD, "Matrix capsules with EM routing"),
     (PER_WINDOW, "em-capsnet", SPREAD, "EM-CapsNet with separate competition per window"),
     (OFFICIAL, "em-capsnet", SPREAD, "EM-CapsNet as its authors' program computes it"),
