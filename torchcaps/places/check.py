@@ -16,7 +16,7 @@ from typing import Any
 from uuid import uuid4
 
 from filelock import FileLock
-from rich.console import Console
+from torchcaps.escape import Console
 
 from torchcaps.errors import TorchcapsError
 from torchcaps.places.job import Job, code_version

@@ -106,7 +106,8 @@ def _fields(value: Any, prefix: str = "") -> list[str]:
 
 def _read(hint: Any, values: Any, field: str) -> tuple[Any, ...] | Range:
     if isinstance(values, str) and (match := re.fullmatch(r"(log:)?(.+?)\.\.(.+)", values)):
-        values = Range(*(_value(hint, end, field) for end in match.groups()[1:]), bool(match[1]))
+        low, high = (_value(hint, end, field) for end in match.groups()[1:])
+        values = Range(low, high, bool(match[1]))
     if isinstance(values, Range):
         low, high = (check(hint, end, f"--over: {field}") for end in (values.low, values.high))
         if hint not in (int, float):
@@ -126,18 +127,15 @@ def _read(hint: Any, values: Any, field: str) -> tuple[Any, ...] | Range:
 
 def _value(hint: Any, text: Any, field: str) -> Any:
     """A value in the field's type, from what was typed."""
-    readings = [text]
     if isinstance(text, str):
         try:
-            readings.insert(0, json.loads(text))
-        except ValueError:
-            pass
-    for reading in readings:
-        try:
-            return check(hint, reading, field)
-        except TorchcapsError as error:
-            problem = error
-    raise UsageError(f"--over: {problem}")
+            return check(hint, json.loads(text), field)
+        except (ValueError, TorchcapsError):
+            pass  # a word, such as the name of a routing
+    try:
+        return check(hint, text, field)
+    except TorchcapsError as error:
+        raise UsageError(f"--over: {error}") from None
 
 
 def with_values(recipe: Recipe, values: Values) -> Recipe:

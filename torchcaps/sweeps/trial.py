@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
+from torchcaps.escape import Console
 
 from torchcaps.errors import Interrupted, TorchcapsError
 from torchcaps.papers.pretraining import pretrained
