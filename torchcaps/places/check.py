@@ -16,9 +16,9 @@ from typing import Any
 from uuid import uuid4
 
 from filelock import FileLock
-from torchcaps.escape import Console
 
 from torchcaps.errors import TorchcapsError
+from torchcaps.escape import Console
 from torchcaps.places.job import Job, code_version
 from torchcaps.places.run import get_place, run_jobs
 

@@ -6,9 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from torchcaps.escape import Console
-
 from torchcaps.errors import Interrupted, TorchcapsError
+from torchcaps.escape import Console
 from torchcaps.papers.pretraining import pretrained
 from torchcaps.sweeps.folder import EARLY, Trial, best_of
 from torchcaps.training.recipe import Recipe, from_dict
