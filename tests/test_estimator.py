@@ -189,6 +189,8 @@ def test_a_run_on_data_of_pythons_own(tiny_recipe, tmp_path):
             torchcaps.fit(recipe, out=tmp_path / "cut", data=(images, names), quiet=True)
     with pytest.raises(TorchcapsError, match="in memory and is gone: pass it again"):
         resume(tmp_path / "cut")
+    with pytest.raises(TorchcapsError, match="other files than when the run began"):
+        torchcaps.resume(tmp_path / "cut", data=(255 - images, names), quiet=True)
     again = torchcaps.resume(tmp_path / "cut", data=(images, names), quiet=True)
     assert again.record()["results"] == run.record()["results"]
     run.record_file.unlink()

@@ -179,14 +179,16 @@ def resume(
     run: Run | str | Path,
     *,
     data: Any = None,
+    value_range: tuple[float, float] | None = None,
     callbacks: Sequence[Callback] = (),
     quiet: bool = False,
     **fields: Any,
 ) -> Run:
     """Resume an interrupted run from its last checkpoint; a finished one is left as it is.
 
-    data: the data set again, if it was in memory; fields: of optimizer and schedule, or of this
-    machine, that replace those of the run
+    data, value_range: the data set again, if it was in memory; a test split belongs to it, as
+    {"train": …, "test": …}; fields: of optimizer and schedule, or of this machine, that replace
+    those of the run
 
     >>> images, labels = torch.rand(60, 1, 28, 28), torch.arange(60) % 3
     >>> run = torchcaps.fit("convnet-avg-small", (images, labels), epochs=1, quiet=True)
@@ -198,7 +200,7 @@ def resume(
     recipe = opened.recipe()
     dataset = opened.data
     if data is not None:
-        dataset = as_dataset(data, seed=recipe.data.seed)
+        dataset = as_dataset(data, value_range=value_range, seed=recipe.data.seed)
     if fields:
         recipe = with_fields(recipe, fields)
     return loop.resume(

@@ -102,7 +102,8 @@ def test_arrays_that_a_run_learned_from_are_not_all_test_images(tmp_path):
     )
     for model in (run, run.model):
         assert torchcaps.evaluate(model, (images, labels))["n"] == 4
-        assert torchcaps.evaluate(model, (255 - images, labels))["n"] == 40
+        other = torchcaps.evaluate(model, (255 - images, labels))
+        assert other["n"] == 40 and "note" not in other
 
 
 def test_a_folder_is_suggested_by_its_name(tmp_path, monkeypatch, capsys):
@@ -188,6 +189,13 @@ def test_values_outside_the_range_are_clipped_with_a_warning(microscope, tmp_pat
     assert result["numbers"]["accuracy"] == 1 and result["n"] == 12 and "note" not in result
     result = torchcaps.evaluate(run, f"folder:{tmp_path / 'bright'},size=16,mode=L,range=0..9")
     assert "has the range 0..9; the model was trained with 0..4095" in result["note"]
+
+
+def test_a_model_of_8_bits_warns_of_deeper_images(colors, microscope):
+    files = [microscope[0] / "dark/0.png"]
+    for images in (files, [Image.open(file) for file in files]):
+        with pytest.warns(TorchcapsWarning, match=r"trained on 8 bits.*0\.\.65535"):
+            torchcaps.predict(colors[1], images)
 
 
 def test_the_plan_says_the_range(microscope, tmp_path, capsys):

@@ -5,6 +5,7 @@ import pytest
 import torch
 from PIL import Image
 
+import torchcaps
 from torchcaps import data
 from torchcaps.data.images import read_image
 from torchcaps.data.value_range import Values, as_range, default_range, to_bytes
@@ -143,6 +144,13 @@ def test_generated_sets_pass_the_range_on(tmp_path):
     levels(tmp_path, *range(0, 1000, 90))
     loaded = data.load(f"rotated:folder:{tmp_path},degrees=10,size=8,mode=L,range=0..2000")
     assert loaded.value_range == (0, 2000)
+
+
+def test_a_range_is_for_data_in_memory():
+    with pytest.raises(UsageError, match=r"a folder: ,range=LO\.\.HI"):
+        torchcaps.fit("capsnet-small", data="digits", value_range=(0, 9))
+    with pytest.raises(UsageError, match="range="):
+        torchcaps.fit("capsnet-small", data=(np.zeros((9, 8, 8)), [0] * 9), value_range=(9, 0))
 
 
 def test_arrays_have_one_scale_too():

@@ -234,6 +234,8 @@ class Pictures(NamedTuple):
     """The numbers of the files that were read."""
     value_range: Range | None
     """The range of those with more than 8 bits; None without such images or a decision."""
+    deep: int
+    """Number of images with more than 8 bits."""
     clipped: int
     """Number of images with values outside the range."""
     coarse: int
@@ -269,6 +271,7 @@ def read_images(
         torch.stack([p.pixels for p in pictures.values() if p.pixels is not None]),
         list(pictures),
         value_range if deep else None,
+        len(deep),
         sum(exceeds(v, value_range) for v in deep.values()) if value_range else 0,
         sum(p.coarse for p in pictures.values()),
     )

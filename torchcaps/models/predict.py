@@ -78,18 +78,25 @@ def read_images(model: "Model", files: Sequence[Path]) -> Tensor:
     -> [B,C,H,W] in [0,1], on the model's device
     """
     pictures = read_files(files, *_target(model), value_range=model.value_range)
-    _warn_of_clipping(model, pictures.clipped)
+    _warn_of_range(model, pictures.deep, pictures.clipped)
     return pictures.images.to(next(model.parameters()).device).float() / 255
 
 
-def _warn_of_clipping(model: "Model", clipped: int | bool) -> None:
+def _warn_of_range(model: "Model", deep: int | bool, clipped: int | bool) -> None:
+    """Warn of images with more than 8 bits that the model's range does not cover."""
+    text = ""
     if clipped and model.value_range:
-        warnings.warn(
+        text = (
             f"Some images have values outside the range {as_text(model.value_range)} that the "
-            "model was trained with; they are clipped.",
-            TorchcapsWarning,
-            stacklevel=2,
+            "model was trained with; they are clipped."
         )
+    elif deep and not model.value_range:
+        text = (
+            "Some images have more than 8 bits, and the model was trained on 8 bits: integers are "
+            "scaled from 0..65535, floats from 0..1."
+        )
+    if text:
+        warnings.warn(text, TorchcapsWarning, stacklevel=2)
 
 
 def _is_pillow(image: Any) -> bool:
@@ -108,8 +115,9 @@ def _from_pillow(model: "Model", image: Any) -> Tensor:
     file.seek(0)
     picture = read_picture(file, *_target(model), model.value_range)
     assert picture.pixels is not None
-    if picture.values is not None and model.value_range:
-        _warn_of_clipping(model, exceeds(picture.values, model.value_range))
+    if (values := picture.values) is not None:
+        known = model.value_range
+        _warn_of_range(model, deep=True, clipped=bool(known) and exceeds(values, known))
     return picture.pixels
 
 
@@ -135,7 +143,7 @@ def _as_pixels(model: "Model", images: Tensor | np.ndarray) -> Tensor:
             raise TorchcapsError(f"Images of {tensor.dtype}: give uint8, or float from 0 to 1.")
         values = tensor.cpu().double().numpy()
         if values.size:
-            _warn_of_clipping(model, exceeds(Values.of(values), model.value_range))
+            _warn_of_range(model, True, exceeds(Values.of(values), model.value_range))
         tensor = torch.from_numpy(to_bytes(values, model.value_range)).float() / 255
     low, high = (float(tensor.min()), float(tensor.max())) if tensor.numel() else (0.0, 0.0)
     if not 0 <= low <= high <= 1:  # NaN is in no range

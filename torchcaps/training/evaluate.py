@@ -205,7 +205,8 @@ def _all_new(trained: Trained, data: Dataset, name: str) -> bool:
 
 def _notes(trained: Trained, data: Dataset, name: str, details: dict[str, Any]) -> Iterator[str]:
     """What to know of the numbers of an evaluation."""
-    if trained.run and name == trained.recipe.data.name and other_files(trained.run.start(), data):
+    own = name == trained.recipe.data.name != "memory"
+    if trained.run and own and other_files(trained.run.start(), data):
         yield (
             f"{name} has other files than when the run began: the run may have learned from some "
             "of these images."
