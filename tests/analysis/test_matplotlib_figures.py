@@ -1,6 +1,9 @@
 import numpy as np
+import pytest
+from matplotlib import rc_context
 
-from torchcaps.analysis.matplotlib_figures import line_plot, tile
+from torchcaps.analysis.charts import Bars, Grid, Line, Lines, Maps, Matrix, Shots
+from torchcaps.analysis.matplotlib_figures import line_plot, save_figure, tile
 
 
 def test_tile_places_images():
@@ -14,3 +17,21 @@ def test_tile_places_images():
 def test_a_single_point_has_a_marker():
     (axes,) = line_plot({"a": ([1], [0.5])}, "x", "y").axes
     assert axes.lines[0].get_marker() == "o" and axes.get_legend() is None
+
+
+@pytest.mark.parametrize(
+    "chart",
+    [
+        Bars(["a", "$\\frac{$"], np.array([1.0, 50.0]), "x"),
+        Shots(np.zeros((1, 1, 4, 4)), ["true: $\\frac{$"], ""),
+        Matrix(np.eye(2), ["$\\frac{$", "b"], ["$_$", "b"], "x", "y", "w", written=True),
+        Maps(np.zeros((1, 4, 4)), np.ones((1, 4, 4)), ["$\\frac{$"], "w"),
+        Grid(np.zeros((1, 1, 1, 4, 4)), ["$\\frac{$"], ["$_$"]),
+        Lines({"$\\frac{$": Line([0, 1], [0, 1]), "b": Line([0, 1], [0, 1])}, "x", "y"),
+    ],
+    ids=lambda chart: chart.kind,
+)
+def test_names_with_dollar_signs_are_no_formulas(chart, tmp_path):
+    with rc_context({"svg.fonttype": "none"}):
+        save_figure(chart.figure(), tmp_path / "figure.svg")
+    assert "$\\frac{$" in (tmp_path / "figure.svg").read_text()

@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from torchcaps.analysis.matplotlib_figures import image_grid, new_figure, show_grid, styled_plot
+from torchcaps.analysis.matplotlib_figures import (
+    image_grid,
+    literal,
+    new_figure,
+    show_grid,
+    styled_plot,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -116,7 +122,7 @@ class Bars(Chart):
             x, align = (value - 1, "right") if inside else (value + 1, "left")
             color: dict[str, Any] = {"color": "white"} if inside else {}
             axes.text(x, row, f"{value:.1f}", va="center", ha=align, fontsize=8, **color)
-        axes.set_yticks(range(len(self.names)), self.names, fontsize=8)
+        axes.set_yticks(range(len(self.names)), list(map(literal, self.names)), fontsize=8)
         axes.set(xlim=(0, 100), ylim=(len(self.names) - 0.4, -0.6), xlabel=self.xlabel)
         return figure
 
@@ -156,8 +162,10 @@ class Matrix(Chart):
             figure.colorbar(image, ax=axes).set_label(self.what, fontsize=8)
         step = 1 if self.written else max(1, columns // 8)
         angle = 90 if self.written else 0
-        axes.set_xticks(range(0, columns, step), self.columns[::step], rotation=angle, fontsize=8)
-        axes.set_yticks(range(rows), self.rows, fontsize=8 if self.written else 7)
+        names = list(map(literal, self.columns[::step]))
+        axes.set_xticks(range(0, columns, step), names, rotation=angle, fontsize=8)
+        size = 8 if self.written else 7
+        axes.set_yticks(range(rows), list(map(literal, self.rows)), fontsize=size)
         axes.set(xlabel=self.xlabel, ylabel=self.ylabel)
         return figure
 
@@ -209,7 +217,7 @@ class Shots(Chart):
             axes.set_axis_off()
             if index < count:
                 show_grid(axes, self.images[None, index : index + 1], [], None)
-                axes.set_title(captions[index], fontsize=6)
+                axes.set_title(literal(captions[index]), fontsize=6)
         return figure
 
     def data(self) -> dict[str, Any]:
@@ -250,7 +258,7 @@ class Maps(Chart):
                     self.maps[index], cmap="inferno", vmin=0, vmax=self.maps.max() or 1, alpha=0.6,
                     extent=extent, interpolation="bilinear",
                 )  # fmt: skip
-                axes.set_title(self.names[index], fontsize=8)
+                axes.set_title(literal(self.names[index]), fontsize=8)
         if overlay is not None:
             bar = figure.colorbar(overlay, ax=grid, shrink=0.7)
             bar.ax.tick_params(labelsize=7)

@@ -22,6 +22,11 @@ def new_figure(width: float, height: float) -> "Figure":
     return Figure(figsize=(width, height), layout="constrained")
 
 
+def literal(name: object) -> str:
+    """A name as matplotlib shows it, dollar signs and all, instead of a formula."""
+    return str(name).replace("$", r"\$")
+
+
 def save_figure(figure: "Figure", to: Path | IO[str], **options: Any) -> None:
     """Write a figure to a file; letters missing in matplotlib's font give boxes, not warnings."""
     with warnings.catch_warnings():
@@ -50,7 +55,7 @@ def styled_plot(
     axes = figure.subplots()
     for name, (x, y, style) in curves.items():
         marker = {"marker": "o"} if len(x) == 1 else {}  # a single point has no line
-        axes.plot(x, y, markersize=4, label=name, **{**marker, **style})
+        axes.plot(x, y, markersize=4, label=literal(name), **{**marker, **style})
     axes.set(xlabel=xlabel, ylabel=ylabel, **axis)
     axes.grid(alpha=0.3)
     if len(curves) > 1:
@@ -89,9 +94,11 @@ def show_grid(axes: Any, images: np.ndarray, rows: list[str], columns: list[str]
     """Draw images [R,N,C,H,W] on axes without a frame."""
     axes.imshow(tile(images), interpolation="none")
     height, width = images.shape[3] + 1, images.shape[4] + 1
-    axes.set_yticks([height * (i + 0.5) for i in range(len(rows))], rows, fontsize=8)
+    axes.set_yticks(
+        [height * (i + 0.5) for i in range(len(rows))], list(map(literal, rows)), fontsize=8
+    )
     centers = [width * (i + 0.5) for i in range(len(columns or []))]
-    axes.set_xticks(centers, columns or [], fontsize=7)
+    axes.set_xticks(centers, list(map(literal, columns or [])), fontsize=7)
     axes.tick_params(length=0)
     for spine in axes.spines.values():
         spine.set_visible(False)
