@@ -174,7 +174,8 @@ def test_a_click_on_a_map_shows_its_pass(browser, served):
         wait_until(page, lambda: cells.count() >= 3, "cells")
         panel.get_by_label("after pass 1").last.click()
         wait_until(page, lambda: "pass 1 of" in page.inner_text("[data-panel=parse]"), "pass 1")
-        wait_until(page, lambda: panel.locator("svg").count() == 2, "scores and changes")
+        charts = panel.locator("svg:not(.scale)")
+        wait_until(page, lambda: charts.count() == 2, "scores and changes")
 
 
 def test_masks_and_capsules_can_be_switched_off(browser, served):
@@ -289,6 +290,7 @@ def test_everything_works_by_keyboard(browser, served):
 def test_layout_fits_and_text_has_contrast(size, scheme, browser, served):
     hash = "#v=1&a=capsnet-small.digits&b=inverted-small.digits"
     with opened(browser, served, hash, size, scheme) as page:
+        page.locator("[data-panel=parse]").first.scroll_into_view_if_needed()
         wait_until(page, lambda: page.locator("[data-panel=parse] line").count() > 5, "drawn")
         assert page.evaluate("document.documentElement.scrollWidth") <= size["width"]
         assert page.evaluate(CONTRAST) >= 4.5

@@ -33,6 +33,14 @@ def test_saved_models_show_scaled_digits_without_labels(tmp_path):
     assert found["classes"] == ["a", "b", "c", "d"] and book.provenance["results"] == []
 
 
+def test_a_blank_decoder_is_a_fact_of_its_model(tiny_recipe, tmp_path):
+    run = start(replace(tiny_recipe, epochs=1), tmp_path / "run").folder
+    shelf = Shelf([run, "capsnet-small.digits", "convnet-avg-small.digits"], bundled=False)
+    blank, learned, none = (shelf.about(key).get("blank") for key in shelf.books)
+    assert blank and blank.startswith("The decoder learned nothing: ")
+    assert learned == "" and none is None
+
+
 def test_hub_models_keep_their_name_and_matching_labels(monkeypatch):
     model = torchcaps.create_model("capsnet", **TINY_CAPSNET)
     model.class_names = tuple("0123456789")

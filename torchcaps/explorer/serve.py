@@ -38,7 +38,8 @@ def explore_models(
     shelf = Shelf(list(sources) or [r for r in finished_runs() if _readable(r, console)], data=data)
     token = token_urlsafe(16)  # keeps other accounts of this machine out
     url = f"http://127.0.0.1:{sock.getsockname()[1]}/{token}/"
-    console.print(f"explorer: {url}  ({len(shelf.books)} models; Ctrl-C ends it)", highlight=False)
+    text = f"explorer: {url}  ({len(shelf.books)} models; Ctrl-C ends it)"
+    console.print(text, highlight=False, soft_wrap=True)
     if open:
         webbrowser.open(url)
     try:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from torchcaps.analysis.plots import evenly
+from torchcaps.analysis.traversal import nothing_learned
 from torchcaps.data import Dataset, Split
 from torchcaps.data.registry import shared_loads
 from torchcaps.errors import TorchcapsError
@@ -168,6 +169,10 @@ class Shelf:
         facts["classes"] = facts["classes"] or list(data.classes)
         if not facts["classes"] and "logits" in model.provides:
             facts["classes"] = [str(n) for n in range(model.config.num_classes)]
+        if (
+            "drawn" in facts["encode"] and not self.book(key).fitted
+        ):  # else its own images are not here
+            facts["blank"] = nothing_learned(model, data)
         if "ranks" in facts["questions"]:
             part = data.test[evenly(len(data.test), COUNTED)]
             facts["frequencies"] = rank_frequencies(model, part).tolist()

@@ -14,32 +14,50 @@ export function make(/** @type {string} */ tag, attributes = {}, ...children) {
   return element;
 }
 
-/** Image [C,H,W] in [0,1] on a canvas; `diverging`: -1 to 1 from blue through white to orange. */
+/** Image [C,H,W] in [0,1] on a canvas; `diverging`: -1 to 1 from blue through the page's color to orange. */
 export function pixels(/** @type {HTMLCanvasElement} */ canvas, data, shape, diverging = false) {
   const [channels, height, width] = shape;
   canvas.width = width;
   canvas.height = height;
   const context = canvas.getContext("2d");
   const image = context.createImageData(width, height);
-  const size = height * width;
+  const size = height * width, dark = isDark();
   for (let i = 0; i < size; i++) {
     const at = [0, 1, 2].map((k) => data[(channels === 3 ? k : 0) * size + i]);
-    const rgb = diverging ? divergent(at[0]) : at.map((v) => 255 * v);
+    const rgb = diverging ? divergent(at[0], dark) : at.map((v) => 255 * v);
     image.data.set([...rgb, 255], 4 * i);
   }
   context.putImageData(image, 0, 0);
   return canvas;
 }
 
-function divergent(value) {
+/** The page is dark, by its switch or by the system. */
+export const isDark = () => {
+  const chosen = document.documentElement.dataset.theme;
+  return chosen ? chosen === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+};
+
+/** Zero has the color of the page: white, or black in the dark. */
+function divergent(value, dark) {
   const v = Math.max(-1, Math.min(1, value));
-  const end = v < 0 ? [0, 114, 178] : [213, 94, 0];
-  return end.map((c) => 255 + (c - 255) * Math.abs(v));
+  const zero = dark ? 21 : 255;
+  const end = dark ? (v < 0 ? [86, 180, 233] : [230, 159, 0]) : v < 0 ? [0, 114, 178] : [213, 94, 0];
+  return end.map((c) => zero + (c - zero) * Math.abs(v));
 }
 
 /** Sixteen stops of viridis. */
 const VIRIDIS = ["440154", "481a6c", "472f7d", "414487", "39568c", "31688e", "2a788e", "23888e",
   "1f988b", "22a884", "35b779", "54c568", "7ad151", "a5db36", "d2e21b", "fde725"];
+
+/** The color scale of maps, from 0 to `most`. */
+export function scale(/** @type {number} */ most, /** @type {string} */ what) {
+  const wide = 160, step = wide / VIRIDIS.length;
+  const svg = make("svg:svg", { viewBox: `0 0 ${wide} 26`, class: "scale", role: "img", "aria-label": `Color scale: ${what} from 0 to ${tick(most)}` });
+  VIRIDIS.forEach((color, n) => svg.append(make("svg:rect", { x: n * step, y: 0, width: step + 0.5, height: 9, fill: `#${color}` })));
+  svg.append(make("svg:text", { x: 0, y: 22 }, "0"), make("svg:text", { x: wide / 2, y: 22, "text-anchor": "middle" }, what),
+    make("svg:text", { x: wide, y: 22, "text-anchor": "end" }, tick(most)));
+  return svg;
+}
 
 /** Heat map [H,W] over a gray image, both scaled to a square. */
 export function heat(/** @type {HTMLCanvasElement} */ canvas, map, shape, image, most) {
@@ -78,8 +96,11 @@ export function swatch(/** @type {HTMLCanvasElement} */ canvas, values, [rows, c
 }
 
 /** Horizontal bars from 0 to 1; `chosen` has an outline, `truth` has a dot. */
-export function bars(names, values, { colour, truth = -1, chosen = -1, sentence, onChoose, letters = 9, small = false, shown = (v) => v.toFixed(2) }) {
-  const high = 20, left = small ? 52 : 29 + 7 * letters, wide = small ? 84 : 290;
+export function bars(names, values, { colour, truth = -1, chosen = -1, sentence, onChoose, small = false, shown = (v) => v.toFixed(2) }) {
+  const letters = Math.min(small ? 8 : 22, Math.max(3, ...names.map((name) => name.length)));
+  const labels = names.map((name, n) => wrapped((n === truth ? "● " : "") + name, letters + 2));
+  const high = 6 + 14 * Math.max(1, ...labels.map((lines) => lines.length));
+  const left = 36 + 6.6 * letters, wide = small ? 84 : Math.max(150, 420 - left);
   const height = high * names.length + 4;
   const svg = make("svg:svg", { viewBox: `0 0 ${wide + left + 44} ${height}`, role: "img", "aria-label": sentence });
   names.forEach((name, n) => {
@@ -96,8 +117,8 @@ export function bars(names, values, { colour, truth = -1, chosen = -1, sentence,
     group.append(
       make("svg:rect", { x: left, y: y + 2, width: wide, height: high - 5, fill: "currentColor", "fill-opacity": 0.08 }),
       make("svg:rect", { x: left, y: y + 2, width: wide * value, height: high - 5, fill: colour }),
-      make("svg:text", { x: left - 8, y: y + 14, "text-anchor": "end" }, (n === truth ? "● " : "") + shorten(name, small ? 6 : letters)),
-      make("svg:text", { x: left + wide + 6, y: y + 14 }, shown(values[n])),
+      lettering(labels[n], left - 8, y + high / 2 + 4, { "text-anchor": "end" }),
+      make("svg:text", { x: left + wide + 6, y: y + high / 2 + 4 }, shown(values[n])),
     );
     if (n === chosen) {
       group.append(make("svg:rect", { x: left, y: y + 1, width: wide, height: high - 3, fill: "none", stroke: "currentColor", "stroke-width": 1.5 }));
@@ -105,6 +126,29 @@ export function bars(names, values, { colour, truth = -1, chosen = -1, sentence,
     svg.append(group);
   });
   return svg;
+}
+
+/** A name in lines of at most so many letters, three at most, broken between words where possible. */
+export function wrapped(/** @type {string} */ text, /** @type {number} */ most) {
+  const lines = [""];
+  for (const word of text.split(" ")) {
+    for (let rest = word; rest; rest = rest.slice(most)) {
+      const piece = rest.slice(0, most), last = lines[lines.length - 1];
+      if (!last) lines[lines.length - 1] = piece;
+      else if (last.length + 1 + piece.length <= most) lines[lines.length - 1] = `${last} ${piece}`;
+      else lines.push(piece);
+    }
+  }
+  return lines.length > 3 ? [...lines.slice(0, 2), shorten(lines.slice(2).join(" "), most)] : lines;
+}
+
+/** Lines of text around a height, with the whole name as their title. */
+function lettering(/** @type {string[]} */ lines, x, y, attributes = {}) {
+  const first = y - 7 * (lines.length - 1);
+  const element = make("svg:text", { x, y: first, ...attributes });
+  if (lines.length === 1) element.append(lines[0]);
+  else lines.forEach((line, n) => element.append(make("svg:tspan", { x, y: first + 14 * n }, n < lines.length - 1 ? `${line} ` : line)));
+  return element;
 }
 
 export const shorten = (/** @type {string} */ text, most = 9) =>
@@ -122,6 +166,18 @@ function round(low, high) {
   return Array.from({ length: last - first + 1 }, (_, n) => Number(((first + n) * by).toPrecision(12)));
 }
 
+/** Ticks of a logarithmic axis: 1, 2 and 5 in each decade, or powers of ten over many decades. */
+function decades(low, high) {
+  const first = Math.floor(Math.log10(low)), last = Math.ceil(Math.log10(high));
+  const digits = last - first > 3 ? [1] : [1, 2, 5];
+  const ticks = [];
+  for (let power = first; power <= last; power++) {
+    for (const digit of digits) ticks.push(Number((digit * 10 ** power).toPrecision(1)));
+  }
+  const inside = ticks.filter((v) => v >= low * 0.999 && v <= high * 1.001);
+  return inside.length > 1 ? inside : round(low, high);
+}
+
 /** Lines over a common x, with a legend and a cursor. series: [{name, colour, x, y, dash?, dots?}] */
 export function lines(series, { xlabel, ylabel, sentence, cursor = null, yrange = null, log = false, whole = false }) {
   const wide = 560, left = 52, bottom = 36, rows = Math.ceil(series.length / 2), top = 22 + 16 * Math.max(0, rows - 1);
@@ -130,13 +186,13 @@ export function lines(series, { xlabel, ylabel, sentence, cursor = null, yrange 
   const xs = kept.flatMap((s) => s.points.map(([v]) => v)), ys = kept.flatMap((s) => s.points.map(([, w]) => w));
   const svg = make("svg:svg", { viewBox: `0 0 ${wide} ${high}`, role: "img", "aria-label": sentence });
   if (!xs.length) return svg;
-  const scale = log ? Math.log10 : (v) => v;
+  const to = log ? Math.log10 : (v) => v;
   const [x0, x1] = [Math.min(...xs), Math.max(...xs)];
   let [y0, y1] = yrange || [Math.min(...ys), Math.max(...ys)];
   if (y1 === y0) y1 = log ? 10 * y0 : y0 + 1;
   const X = (v) => left + ((v - x0) / (x1 - x0 || 1)) * (wide - left - 12);
-  const Y = (v) => high - bottom - ((scale(v) - scale(y0)) / (scale(y1) - scale(y0))) * (high - bottom - top);
-  const levels = log ? Array.from({ length: 5 }, (_, n) => 10 ** (scale(y0) + ((scale(y1) - scale(y0)) * n) / 4)) : round(y0, y1);
+  const Y = (v) => high - bottom - ((to(v) - to(y0)) / (to(y1) - to(y0))) * (high - bottom - top);
+  const levels = log ? decades(y0, y1) : round(y0, y1);
   for (const value of levels) {
     svg.append(
       make("svg:line", { x1: left, x2: wide - 12, y1: Y(value), y2: Y(value), stroke: "currentColor", "stroke-opacity": 0.15 }),
@@ -202,9 +258,11 @@ export const tick = (v) => (Math.abs(v) >= 100 ? v.toFixed(0) : Math.abs(v) >= 1
 
 /** Columns of nodes with edges between neighbours. columns: [[{label, size, y?}]], edges: [[{from, to, weight}]] */
 export function graph(columns, edges, { colour, sentence, onPart }) {
-  const wide = 440, high = 300;
+  const last = columns[columns.length - 1], names = last.map((node) => wrapped(node.label, 18));
+  const wide = 480, room = 24 + 6.8 * Math.max(3, ...names.flat().map((line) => line.length));
+  const high = Math.max(300, 28 + last.length * (4 + 14 * Math.max(1, ...names.map((lines) => lines.length))));
   const svg = make("svg:svg", { viewBox: `0 0 ${wide} ${high}`, role: "img", "aria-label": sentence });
-  const X = (column) => 50 + (column * (wide - 130)) / Math.max(1, columns.length - 1);
+  const X = (column) => 20 + (column * (wide - 20 - room)) / Math.max(1, columns.length - 1);
   const Y = (column, n) => 14 + ((n + 0.5) * (high - 28)) / columns[column].length;
   edges.forEach((list, column) => {
     const most = Math.max(...list.map((e) => e.weight), 1e-12);
@@ -229,7 +287,7 @@ export function graph(columns, edges, { colour, sentence, onPart }) {
     }
     svg.append(dot);
     if (column === columns.length - 1) {
-      svg.append(make("svg:text", { x: X(column) + 12, y: Y(column, n) + 4, "font-weight": node.strong ? 700 : 400 }, node.label));
+      svg.append(lettering(names[n], X(column) + 12, Y(column, n) + 4, { "font-weight": node.strong ? 700 : 400 }));
     }
   }));
   return svg;

@@ -128,21 +128,41 @@ async function openSide(key) {
   arrange();
 }
 
-/** Panels of A and B in rows, the same kind side by side. */
+/** What happened to the image, for a panel that shows an earlier one. */
+function words(state) {
+  const done = SLIDERS.filter(([name]) => state[name] !== FIELDS[name].start).map(([name, label, , , , text]) =>
+    (name === "rot" ? `rotated by ${text(state[name])}` : `${label} ${text(state[name])}`));
+  const which = page.picture ? page.picture.name : `image ${state.i + 1}`;
+  return `${which}, ${done.join(", ") || "as it is"}`;
+}
+
+/** Panels that both sides have stand side by side; the others fill two columns below them, and what
+ * a model lacks is one line. */
 function arrange() {
   const { a, b } = page.sides;
-  const shown = new Set([...a.panels, ...b.panels].map((p) => p.kind.name));
-  const names = PANELS.map((p) => p.name).filter((name) => shown.has(name));
-  const rows = names.flatMap((name, row) => [a, b].flatMap((side) => {
-    if (!side.about) return [];
-    const panel = side.panels.find((p) => p.kind.name === name);
-    const kind = PANELS.find((p) => p.name === name);
-    const reason = side.about.lacks[kind.lack ?? kind.questions[0]] ?? "Not available";
-    const element = panel?.element ?? make("p", { class: `panel empty side-${side.key}` }, `${kind.title}: ${reason}.`);
-    element.style.gridRow = innerWidth >= 600 ? String(row + 1) : "";
-    return [element];
+  const has = (side, name) => side.panels.find((p) => p.kind.name === name);
+  const both = PANELS.filter((kind) => has(a, kind.name) && has(b, kind.name));
+  both.forEach((kind, row) => [a, b].forEach((side) => {
+    has(side, kind.name).element.style.gridRow = innerWidth >= 600 ? String(row + 1) : "";
   }));
-  $("columns").replaceChildren(...rows);
+  $("columns").replaceChildren(...both.flatMap((kind) => [a, b].map((side) => has(side, kind.name).element)));
+  $("columns").hidden = !both.length;
+  const single = [a, b].flatMap((side) => side.panels.filter((p) => !both.includes(p.kind)).map((p) => p.element));
+  single.forEach((element) => { element.style.gridRow = ""; });
+  const halves = [0, 1].map((half) => make("div", {}, ...single.filter((_, n) => n % 2 === half)));
+  $("single").replaceChildren(...(innerWidth >= 600 ? halves : single));
+  $("single").hidden = !single.length;
+  const shown = new Set([...a.panels, ...b.panels].map((p) => p.kind.name));
+  $("lacks").replaceChildren(...[a, b].filter((side) => side.about).flatMap((side) => {
+    const reasons = new Map();
+    for (const kind of PANELS.filter((p) => shown.has(p.name) && !has(side, p.name))) {
+      const reason = side.about.lacks[kind.lack ?? kind.questions[0]] ?? "Not available";
+      reasons.set(reason, [...(reasons.get(reason) ?? []), kind.title.toLowerCase()]);
+    }
+    if (!reasons.size) return [];
+    const text = [...reasons].map(([reason, titles]) => `no ${titles.join(", ")} (${reason[0].toLowerCase()}${reason.slice(1)})`);
+    return [make("p", { class: `empty side-${side.key}` }, `${side.key.toUpperCase()}, ${side.about.name}: ${text.join("; ")}.`)];
+  }));
   about();
 }
 
@@ -161,7 +181,7 @@ async function render() {
   const image = source();
   if (!image) return;
   for (const side of Object.values(page.sides)) {
-    if (side.about) side.look(transformed(image, page.state, side.about.image));
+    if (side.about) side.look(transformed(image, page.state, side.about.image), words(page.state));
   }
   curve();
   document.body.dataset.shown = writeHash(page.state);
@@ -431,6 +451,7 @@ function listen() {
       (!document.documentElement.dataset.theme && matchMedia("(prefers-color-scheme: dark)").matches);
     document.documentElement.dataset.theme = dark ? "light" : "dark";
     try { localStorage.setItem("theme", document.documentElement.dataset.theme); } catch { /* a private window */ }
+    schedule();
   });
   addEventListener("hashchange", () => { Object.assign(page.state, readHash(location.hash)); begin(); });
   addEventListener("resize", () => page.sides.a.about && arrange());

@@ -45,10 +45,10 @@ export function hide(side, page) {
   none.addEventListener("click", () => page.set({ hide: "" }));
   const out = make("div", { class: "pictures" }), words = make("p", { class: "words" });
   const body = make("div", {}, make("div", { class: "row" }, some, none), grid, out, words);
-  const update = ({ hide: answer }) => {
+  const update = ({ hide: answer }, image) => {
     const b = bits();
     buttons.forEach((button, n) => button.setAttribute("aria-selected", b[n] ? "true" : "false"));
-    const under = pixels(make("canvas"), side.image.data, side.image.shape);
+    const under = pixels(make("canvas"), image.data, image.shape);
     grid.style.backgroundImage = `url(${under.toDataURL()})`;
     out.replaceChildren(picture(answer.drawn.data, answer.drawn.shape, "reconstruction", 140));
     const hidden = b.filter(Boolean).length;
@@ -74,7 +74,7 @@ export function ranks(side, page) {
     make("p", { class: "words" }, "Frequencies on 200 test images (row: capsule, column: rank)."),
     matrix(often, { rows: names, columns: names, xlabel: "rank", ylabel: "capsule", sentence: `Rank frequencies of ${names.length} capsules of ${side.about.name}; ${often.filter((r) => r[0] === 0).length} never rank first.` }));
   body.append(make("p", { class: "row" }, make("label", {}, on, " mask by rank"), steep.element), drawn, frequencies);
-  const update = async ({ ranks: answer }) => {
+  const update = async ({ ranks: answer }, image) => {
     const count = answer.rank.data.length, out = hexToBits(page.state.out, count);
     const gamma = page.state.gam < 0 ? usual : page.state.gam;
     on.checked = page.state.mask !== "off";
@@ -96,11 +96,11 @@ export function ranks(side, page) {
     const left = shown.filter((n) => out[n]);
     drawn.replaceChildren(
       bars(shown.map((n) => (out[n] ? `no. ${n} off` : `no. ${n}`)), shown.map((n) => answer.support.data[n] / most), {
-        colour: side.colour, letters: 10, sentence: `Support of the first eight capsules of ${side.about.name}; capsule ${order[0]} ranks first.`,
+        colour: side.colour, sentence: `Support of the first eight capsules of ${side.about.name}; capsule ${order[0]} ranks first.`,
         onChoose: (k) => { const bits = out.slice(); bits[shown[k]] = bits[shown[k]] ? 0 : 1; page.set({ out: bitsToHex(bits) }); },
       }),
       make("p", { class: "words" }, `Bars: support relative to the first capsule. Click a capsule to leave it out or restore it. ${mask.filter((m) => m > 0).length} of ${count} capsules are active.`),
-      make("div", { class: "pictures" }, picture(side.image.data, side.image.shape, "image", 64),
+      make("div", { class: "pictures" }, picture(image.data, image.shape, "image", 64),
         picture(answer.drawn.data, shape, "original", 64),
         picture(per(changed.drawn, 0), shape, left.length ? `without ${left.join(", ")}` : own ? "unchanged" : on.checked ? `steepness ${gamma.toFixed(1)}` : "no mask", 64)),
       make("div", { class: "pictures" }, ...shown.slice(0, 6).map((n) => picture(per(answer.alone, n), shape, `only ${n} (mask ${mask[n].toFixed(2)})`, 64))),
@@ -122,11 +122,11 @@ export function parts(side, page) {
   const least = slider("minimum presence", { min: 0, max: 1, step: 0.05, value: page.state.pre, text: (v) => v.toFixed(2), change: (pre) => page.set({ pre }) });
   body.append(pictures, least.element, list, row);
   let chosen = 0;
-  const update = ({ parts: answer }) => {
+  const update = ({ parts: answer }, image) => {
     const { selection, presence, poses } = answer, [count, objects] = selection.shape, size = answer.drawn.shape;
     least.show(page.state.pre);
     pictures.replaceChildren(
-      picture(side.image.data, side.image.shape, "image"),
+      picture(image.data, image.shape, "image"),
       picture(answer.drawn.data, size, "reconstruction"),
       picture(answer.coloured.data, answer.coloured.shape, "colored by object"),
       picture(answer.templates.data, answer.templates.shape, "colored by part"));
@@ -136,7 +136,7 @@ export function parts(side, page) {
       row.replaceChildren(
         make("p", { class: "words" }, `Objects of part ${n}; its presence is ${presence.data[n].toFixed(2)}.`),
         bars(order.map((k) => (k ? `object ${k - 1}` : "no object")), order.map((k) => odds[k]), {
-          colour: side.colour, letters: 10, sentence: `Part ${n} most likely belongs to ${order[0] ? `object ${order[0] - 1}` : "no object"}, ${odds[order[0]].toFixed(2)}.` }));
+          colour: side.colour, sentence: `Part ${n} most likely belongs to ${order[0] ? `object ${order[0] - 1}` : "no object"}, ${odds[order[0]].toFixed(2)}.` }));
     };
     const present = Array.from({ length: count }, (_, n) => n).filter((n) => presence.data[n] >= page.state.pre);
     list.replaceChildren(...present.map((n) => {
@@ -155,7 +155,7 @@ export function parts(side, page) {
 /** The bound by step of two searches, and the reconstruction after any step. */
 export function steps(side) {
   const body = make("div"), curve = make("div"), pictures = make("div", { class: "pictures" });
-  let answer = null, at = 0, playing = 0;
+  let answer = null, searched = null, at = 0, playing = 0;
   const methods = [["adam", "Adam"], ["levenberg", "Levenberg-Marquardt"]];
   const stop = () => { clearInterval(playing); playing = 0; play.textContent = "play"; };
   const play = step("play", "play the steps", () => {
@@ -176,13 +176,14 @@ export function steps(side) {
     curve.replaceChildren(lines(series, { xlabel: "step", ylabel: "bound", whole: true, cursor: at,
       sentence: `The bound of ${side.about.name} increases from ${series[0].y[0].toFixed(1)} to ${series[0].y.at(-1).toFixed(1)} with Adam.` }));
     scrub.show(at);
-    pictures.replaceChildren(picture(side.image.data, side.image.shape, "image"), ...known.flatMap(([key, name]) => {
+    pictures.replaceChildren(picture(searched.data, searched.shape, "image"), ...known.flatMap(([key, name]) => {
       const frames = answer[`${key}.drawn`], hues = answer[`${key}.coloured`], n = Math.min(at, frames.shape[0] - 1);
       return [picture(per(frames, n), frames.shape.slice(1), `${name}, step ${n}`), picture(per(hues, n), hues.shape.slice(1), "colored by object")];
     }));
   };
-  const update = ({ steps: result }) => {
+  const update = ({ steps: result }, image) => {
     answer = result;
+    searched = image;
     const most = answer["adam.curve"].data.length - 1;
     scrub.input.max = String(most);
     if (!playing) at = most;

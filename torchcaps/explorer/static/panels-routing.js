@@ -1,21 +1,21 @@
 // Panels of routing: routing graph, routing passes and routing maps.
 
 import { className, per, slider, step } from "./answers.js";
-import { graph, heat, lines, make, PALETTE, shorten, swatch, table } from "./draw.js";
+import { graph, heat, lines, make, PALETTE, scale, swatch, table } from "./draw.js";
 
 export function where(side) {
-  const body = make("div", { class: "pictures" });
-  const update = ({ where: { received } }) => {
+  const body = make("div");
+  const update = ({ where: { received } }, image) => {
     const [count, height, width] = received.shape;
     const most = Math.max(...received.data);
     const totals = Array.from({ length: count }, (_, n) => per(received, n).reduce((s, v) => s + v, 0));
     const order = totals.map((_, n) => n).sort((p, q) => totals[q] - totals[p]).slice(0, 6);
-    body.replaceChildren(...order.map((n) => {
+    body.replaceChildren(make("div", { class: "pictures" }, ...order.map((n) => {
       const name = className(side, n);
       const canvas = make("canvas", { role: "img", "aria-label": `routing map of ${name}` });
-      heat(canvas, per(received, n), [height, width], side.image, most);
-      return make("figure", {}, canvas, make("figcaption", {}, shorten(name, 14)));
-    }));
+      heat(canvas, per(received, n), [height, width], image, most);
+      return make("figure", {}, canvas, make("figcaption", {}, name));
+    })), scale(most, "received"));
   };
   return { body, update };
 }
@@ -28,12 +28,17 @@ function spot(number, shape) {
   return { type: number % types, row: Math.floor(position / wide), column: position % wide, wide };
 }
 
-const NODES = 18;
+const NODES = 18, STRONGEST = 20;
+/** The minimum weight, as a share of the strongest edge, that leaves at most STRONGEST edges. */
+function fewest(list) {
+  const weights = list.map((e) => e.weight).sort((p, q) => q - p);
+  return weights.length > STRONGEST ? Math.min(0.95, weights[STRONGEST] / weights[0] + 1e-6) : 0;
+}
 
 export function parse(side, page) {
   const body = make("div"), stepper = make("p", { class: "row" });
   const drawing = make("div");
-  const weakest = slider("minimum weight", { min: 0, max: 0.95, step: 0.05, value: page.state.thr,
+  const weakest = slider("minimum weight", { min: 0, max: 0.95, step: 0.05, value: Math.max(0, page.state.thr),
     text: (v) => `${Math.round(100 * v)} % of the strongest`, change: (thr) => page.set({ thr }) });
   body.append(stepper, weakest.element, drawing);
   const most = Math.max(...side.about.passes);
@@ -44,7 +49,6 @@ export function parse(side, page) {
       make("span", {}, `pass ${asked} of ${most}`),
       step("▶", "next pass", () => page.set({ pass: Math.min(most, asked + 1) })),
     );
-    weakest.show(page.state.thr);
     const shapes = side.about.layers, columns = [], edges = [];
     const last = side.about.passes.length;
     let kept = null; // capsules that the layer above shows
@@ -54,14 +58,16 @@ export function parse(side, page) {
       let list = Array.from({ length: triples.shape[0] }, (_, n) => ({
         child: triples.data[3 * n], parent: triples.data[3 * n + 1], weight: triples.data[3 * n + 2],
       })).filter((e) => e.weight > 0);
-      const least = page.state.thr * Math.max(...list.map((e) => e.weight), 0);
+      const share = page.state.thr < 0 ? fewest(list) : page.state.thr;
+      if (layer === last) weakest.show(share);
+      const least = share * Math.max(...list.map((e) => e.weight), 0);
       list = list.filter((e) => e.weight >= least);
       const strength = trace[`${layer}.${pass}`].data;
       if (layer === last) {
         kept = Array.from(strength, (_, n) => n);
         if (kept.length > NODES) kept = [...new Set(list.map((e) => e.parent))].slice(0, NODES);
         columns.unshift(kept.map((n) => ({
-          label: shorten(className(side, n), 12), title: className(side, n), strong: n === side.predicted,
+          label: className(side, n), title: className(side, n), strong: n === side.predicted,
           size: Math.min(1, strength[n] / Math.max(...strength)),
         })));
       }
@@ -108,10 +114,12 @@ export function passes(side, page) {
   const update = ({ trace }) => {
     const last = side.about.passes.length, count = side.about.passes[last - 1];
     const asked = page.state.pass ? Math.min(page.state.pass, most) : most;
+    const scales = [];
     const cells = [make("span"), ...Array.from({ length: most }, (_, n) => make("span", { class: "words" }, `pass ${n + 1}`))];
     side.about.passes.forEach((own, n) => {
       const maps = Array.from({ length: own }, (_, c) => laid(trace[`${n + 1}.${c + 1}.received`]));
       const peak = Math.max(...maps.flatMap((m) => m.values));
+      scales.push(make("div", { class: "words" }, `layer ${n + 1}`, scale(peak, "received")));
       cells.push(make("span", { class: "words" }, `layer ${n + 1}`));
       for (let c = 1; c <= most; c++) {
         const map = maps[c - 1 - (most - own)]; // a lower layer starts later if its first passes are not used
@@ -140,7 +148,7 @@ export function passes(side, page) {
         x: steps.map((c) => c + most - own), y: steps.map((c) => trace[`${n + 1}.${c}.change`].data[0]) };
     }).filter((s) => s.x.length);
     body.replaceChildren(
-      grid,
+      grid, make("div", { class: "row" }, ...scales),
       lines(best, { xlabel: "pass", ylabel: "probability", yrange: [0, 1], whole: true, sentence: `The two likeliest classes of ${side.about.name} after each of ${count} passes.` }),
       ...(changed.length ? [lines(changed, { xlabel: "pass", ylabel: "relative change", whole: true, sentence: `Relative change of the parents of each layer of ${side.about.name} from pass to pass.` })] : []),
       make("details", {}, make("summary", {}, "show as table"), table(["class", ...Array.from({ length: count }, (_, n) => `pass ${n + 1}`)], rows)),

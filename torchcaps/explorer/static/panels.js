@@ -32,12 +32,13 @@ function classes(side, page) {
 
 function drawn(side) {
   const body = make("div", { class: "pictures" });
-  const update = ({ encode }) => {
+  if (side.about.blank) return { body: make("p", { class: "blank" }, side.about.blank), update: () => {} };
+  const update = ({ encode }, image) => {
     const { data, shape } = encode.drawn;
-    const difference = data.map((v, n) => v - side.image.data[n]);
+    const difference = data.map((v, n) => v - image.data[n]);
     const gray = shape[0] === 3 ? average(difference, shape) : difference;
     body.replaceChildren(
-      picture(side.image.data, shape, "image"),
+      picture(image.data, shape, "image"),
       picture(data, shape, "reconstruction"),
       picture(gray, [1, shape[1], shape[2]], "difference", 84, true),
     );
@@ -55,6 +56,7 @@ function average(data, [channels, height, width]) {
 }
 
 function capsule(side, page) {
+  if (side.about.blank) return { body: make("p", { class: "blank" }, side.about.blank), update: () => {} };
   const [count, units] = side.about.capsules;
   const most = Math.max(...side.about.range);
   const canvas = make("canvas", { class: "pixels", role: "img", "aria-label": "reconstruction of the edited capsule" });
@@ -132,5 +134,5 @@ export const PANELS = [
   { name: "hide", title: "Hidden patches", questions: ["hide"], make: hide, applies: asks("hide"), words: () => "" },
   { name: "ranks", title: "Capsule ranks", questions: ["ranks"], make: ranks, applies: asks("ranks"), words: () => "" },
   { name: "parts", title: "Parts and objects", questions: ["parts"], make: parts, applies: asks("parts"), words: () => "" },
-  { name: "steps", title: "Free-form inference", questions: ["steps"], closed: true, slow: true, make: steps, applies: asks("steps"), words: () => "A search for better latent variables of this image, starting at the encoder's values." },
+  { name: "steps", title: "Free-form inference", questions: ["steps"], closed: true, slow: true, rests: true, make: steps, applies: asks("steps"), words: () => "A search for better latent variables of this image, starting at the encoder's values." },
 ];

@@ -1,6 +1,6 @@
 // Figures of a report: charts from values in the page, with the code of the explorer's panels.
 
-import { bars, heat, lines, make, matrix, PALETTE, picture, table, tick } from "./draw.js";
+import { bars, heat, lines, make, matrix, PALETTE, picture, scale, table, tick } from "./draw.js";
 import { savePanel } from "./save.js";
 
 /** Images from bytes to numbers from 0 to 1. */
@@ -26,12 +26,13 @@ const DRAWN = {
   bars: (d, title) => {
     const worst = d.names.length ? `, from ${d.names[0]} with ${tick(d.values[0])}` : "";
     return [
-      bars(d.names, d.values.map((v) => v / 100), { colour: PALETTE[0], sentence: `${title}: ${d.xlabel}${worst}.`, shown: (v) => (100 * v).toFixed(1), letters: 16 }),
+      bars(d.names, d.values.map((v) => v / 100), { colour: PALETTE[0], sentence: `${title}: ${d.xlabel}${worst}.`, shown: (v) => (100 * v).toFixed(1) }),
       table(["", d.xlabel], d.names.map((name, n) => [name, d.values[n].toFixed(2)])),
     ];
   },
   matrix: (d, title) => [
-    matrix(d.values, { ...d, sentence: `${title}: ${d.ylabel} by ${d.xlabel}, ${d.what}.` }),
+    make("div", {}, matrix(d.values, { ...d, sentence: `${title}: ${d.ylabel} by ${d.xlabel}, ${d.what}.` }),
+      ...(d.written ? [] : [scale(d.most ?? Math.max(...d.values.flat()), d.what)])),
     table([`${d.ylabel} \\ ${d.xlabel}`, ...d.columns], d.rows.map((name, r) => [name, ...d.values[r].map((v) => tick(v))])),
   ],
   grid: (d) => {
@@ -53,11 +54,11 @@ const DRAWN = {
   },
   maps: (d) => {
     const image = unpacked(d.image), flat = d.maps.map((m) => m.flat()), most = Math.max(...flat.flat());
-    return [make("div", { class: "pictures" }, ...d.names.map((name, n) => {
+    return [make("div", {}, make("div", { class: "pictures" }, ...d.names.map((name, n) => {
       const canvas = make("canvas", { role: "img", "aria-label": `${d.what} by ${name}` });
       heat(canvas, flat[n], [d.maps[n].length, d.maps[n][0].length], image, most);
       return make("figure", {}, canvas, make("figcaption", {}, name));
-    }))];
+    })), scale(most, d.what))];
   },
 };
 

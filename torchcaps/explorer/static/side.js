@@ -4,6 +4,8 @@ import { make } from "./draw.js";
 import { PANELS } from "./panels.js";
 import { savePanel } from "./save.js";
 
+const LATE = 400; // milliseconds after which a panel says that it shows an earlier image
+
 export class Side {
   constructor(/** @type {"a" | "b"} */ key, page) {
     this.key = key;
@@ -15,7 +17,7 @@ export class Side {
     this.panels = [];
     this.waiting = {}; // by question: the newest request that waits while another is in flight
     this.flying = {};
-    this.later = 0;
+    this.later = this.rest = 0;
   }
 
   get elements() { return this.panels.map((p) => p.element); }
@@ -30,17 +32,18 @@ export class Side {
   panel(kind) {
     const made = kind.make(this, this.page);
     const state = make("p", { class: "error", hidden: true });
+    const which = make("p", { class: "which", hidden: true }); // the image of an answer that is late
     const save = make("button", { type: "button", class: "save", "aria-label": `save ${kind.title} of ${this.about.name}` }, "save");
     const title = make("h2", {}, `${this.key.toUpperCase()}: ${kind.title}`);
     const words = kind.words(this.about);
     const element = make("details", { class: `panel side-${this.key}${kind.narrow ? " narrow" : ""}`, open: !kind.closed, "data-panel": kind.name },
-      make("summary", {}, title, save), words ? make("p", { class: "words" }, words) : "", state,
+      make("summary", {}, title, save), words ? make("p", { class: "words" }, words) : "", which, state,
       make("div", { class: "body" }, made.body));
     save.addEventListener("click", (event) => {
       event.preventDefault();
       savePanel(made.body, `${this.about.id}-${kind.name}`.replaceAll(":", "-"), this.page.provenance(this));
     });
-    const panel = { kind, ...made, element, state, visible: true };
+    const panel = { kind, ...made, element, state, which, visible: true, seen: null };
     element.addEventListener("toggle", () => element.open && this.refresh(panel));
     new IntersectionObserver(([entry]) => {
       const appeared = entry.isIntersecting && !panel.visible;
@@ -50,15 +53,31 @@ export class Side {
     return panel;
   }
 
-  /** Update visible panels for a new image; slow panels wait until the image stays the same. */
-  look(image) {
-    this.image = image;
-    const seen = this.panels.filter((p) => p.element.open && p.visible);
-    for (const panel of seen) if (!panel.kind.slow) this.refresh(panel);
-    clearTimeout(this.later);
-    const slow = seen.filter((p) => p.kind.slow);
-    for (const panel of slow) panel.element.classList.add("old");
-    if (slow.length) this.later = setTimeout(() => slow.forEach((p) => this.refresh(p)), 250);
+  get open_panels() { return this.panels.filter((p) => p.element.open && p.visible); }
+
+  /** Update visible panels for a new image: quick ones now, slow ones four times a second, those of
+   * a search when the image rests. words: what was done to the image */
+  look(image, /** @type {string} */ words) {
+    this.image = { ...image, words, time: performance.now() };
+    for (const panel of this.open_panels) if (!panel.kind.slow) this.refresh(panel);
+    this.later ||= setTimeout(() => {
+      this.later = this.rest = 0;
+      for (const panel of this.open_panels) if (panel.kind.slow && !panel.kind.rests) this.refresh(panel);
+    }, 250);
+    clearTimeout(this.rest);
+    this.rest = setTimeout(() => {
+      for (const panel of this.open_panels) if (panel.kind.rests) this.refresh(panel);
+      this.panels.forEach((p) => this.mark(p));
+    }, LATE + 50);
+    this.panels.forEach((p) => this.mark(p));
+  }
+
+  /** Say which image a panel shows if that has not been the current one for a while. */
+  mark(panel) {
+    const late = Boolean(panel.seen) && panel.seen !== this.image && performance.now() - panel.seen.time > LATE;
+    panel.element.classList.toggle("old", late);
+    panel.which.hidden = !late;
+    if (late) panel.which.textContent = `Shows ${panel.seen.words}.`;
   }
 
   async refresh(panel) {
@@ -72,8 +91,9 @@ export class Side {
         if (!answers[question] || this.about !== about) return; // a newer answer will follow
       }
       panel.state.hidden = true;
-      await panel.update(answers);
-      panel.element.classList.remove("old");
+      await panel.update(answers, image);
+      panel.seen = image;
+      this.mark(panel);
       panel.element.dataset.ready = String(Number(panel.element.dataset.ready || 0) + 1);
       this.page.answered();
     } catch (error) {

@@ -37,7 +37,7 @@ export const FIELDS = {
   pass: number(0, 99, 0, 0),
   hide: word(/^[0-9a-f]{0,512}$/),
   pic: word(/^[\w-]{0,1200}$/),
-  thr: number(0, 0.95, 0),
+  thr: number(-1, 0.95, -1), // -1: as many edges as can be told apart
   pre: number(0, 1, 0),
   mask: word(/^(off)?$/),
   gam: number(-1, 1000, -1),
