@@ -16,11 +16,14 @@ ITEM = re.compile(r"(?:^|(?<=[.;:] ))(\w+(?:(?:, | and )\w+)*)((?: \[[^\]]*\])?)
 
 def _escaped(line: str) -> str:
     """The line with everything literal that reStructuredText would read as markup."""
-    pieces = re.split(r"(`[^`]+`)", line)
+    pieces = re.split(r"(``[^`]+``|`[^`]+`)", line)
     return "".join(
-        f"``{piece[1:-1]}``" if piece.startswith("`") else re.sub(r"([\\*_|])", r"\\\1", piece)
-        for piece in pieces
-    ).replace("````", "``")
+        f"``{piece.strip('`')}``" if piece.startswith("`") else _literal(piece) for piece in pieces
+    )
+
+
+def _literal(text: str) -> str:
+    return re.sub(r"([\\*_|`])", r"\\\1", text)
 
 
 def _parameters(thing: Any) -> set[str]:
