@@ -4,6 +4,7 @@ import os
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -44,3 +45,21 @@ def wait_for(*, file: str, console: Console) -> None:
             return
         time.sleep(0.05)
     raise TorchcapsError(f"{file} did not appear")
+
+
+def train_slowly(*, pause: float, console: Console, **arguments: Any) -> None:
+    """`train_and_record`, with so many seconds before each step."""
+    from torchcaps.papers.reproduce import train_and_record
+    from torchcaps.training.state import Training  # the other functions need no torch
+
+    original = Training.step
+
+    def step(self):
+        time.sleep(pause)
+        original(self)
+
+    Training.step = step
+    try:
+        train_and_record(**arguments, console=console)
+    finally:
+        Training.step = original

@@ -25,8 +25,8 @@ from torchcaps.places.run import get_place, run_jobs
 JOBS = 2
 MEET_SECONDS = 600.0
 """Seconds in which the second job must start after the first."""
-TURNS, HOLD = 20, 0.02
-LINES = 200
+TURNS, HOLD, POLL = 20, 0.02, 0.005
+LINES = 50
 SKEW = 60.0
 """Seconds between the clocks of two machines from which dates in records mislead."""
 
@@ -47,7 +47,7 @@ def probe(*, folder: str, number: int, data_root: str, console: Console) -> None
     _wait(lambda: all((here / f"here-{n}").exists() for n in range(JOBS)), MEET_SECONDS)
     overlaps = sum(_turn(here, number) for _ in range(TURNS))
     for line in range(LINES):
-        with FileLock(here / "lines.lock"), (here / "lines").open("a") as file:
+        with FileLock(here / "lines.lock", poll_interval=POLL), (here / "lines").open("a") as file:
             file.write(json.dumps({"job": number, "line": line}) + "\n")
             file.flush()
             os.fsync(file.fileno())
@@ -69,7 +69,7 @@ def probe(*, folder: str, number: int, data_root: str, console: Console) -> None
 
 def _turn(here: Path, number: int) -> bool:
     """Hold the lock for a moment. -> whether the other job held it, too"""
-    with FileLock(here / "turn.lock"):
+    with FileLock(here / "turn.lock", poll_interval=POLL):
         holder = here / "holder"
         found = holder.exists()
         holder.write_text(str(number))

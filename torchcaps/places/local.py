@@ -15,6 +15,13 @@ GRACE = 120.0
 """Seconds in which interrupted runs write their checkpoints."""
 
 
+def _keep_memory() -> None:
+    """A worker keeps torch and data in memory; loky would take that for a leak and replace it."""
+    from joblib.externals.loky import process_executor
+
+    process_executor._USE_PSUTIL = False
+
+
 class InProcess:
     """One job at a time in this process: nothing to start, and Ctrl-C reaches the run itself."""
 
@@ -55,7 +62,7 @@ class Local:
             return self.idle.pop()
         threads = str(max(1, (os.cpu_count() or 1) // self.at_once))
         env = {} if "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": threads}
-        return ProcessPoolExecutor(max_workers=1, env=env)
+        return ProcessPoolExecutor(max_workers=1, initializer=_keep_memory, env=env)
 
     def submit(self, jobs: Sequence[str]) -> None:
         for text in jobs:

@@ -76,7 +76,8 @@ class Slurm:
         self.looked = 0.0
 
     def submit(self, jobs: Sequence[str]) -> None:
-        queued = {known: job for known, job in self._ledger().items() if job in self._queue()}
+        queue, ledger = self._queue(), self._ledger()
+        queued = {known: job for known, job in ledger.items() if job in queue}
         by_size: dict[tuple[int, int], list[str]] = {}
         for text in jobs:
             job = json.loads(text)
