@@ -202,7 +202,7 @@ def test_the_plan_says_the_range(microscope, tmp_path, capsys):
     folder, _ = microscope
     spec = DataSpec(name=f"folder:{folder},size=16,mode=L")
     recipe, plan = auto_recipe("convnet-avg-small", data_of(spec), spec)
-    assert "gray values 0..4095; range=LO..HI sets another." in plan(recipe)
+    assert "Gray values 0..4095; range=LO..HI sets another." in plan(recipe)
 
 
 def test_a_damaged_range_is_refused(microscope, tmp_path):

@@ -78,7 +78,8 @@ def describe(recipe: Recipe, data: Dataset) -> str:
         f"{recipe.batch_size}, augmentation: {', '.join(shifts) or 'none'}; task "
         f"{recipe.task.kind}."
     )
-    notes = (f"{data.note}." if data.note else "", advice(data, recipe.model.family))
+    note = f"{data.note[0].upper()}{data.note[1:]}." if data.note else ""
+    notes = (note, advice(data, recipe.model.family))
     return " ".join([line, *filter(None, notes)])
 
 
