@@ -68,8 +68,7 @@ def run(
         paper: Short name of the paper.
         tables: Some of its tables; default: all.
         seeds: Number of runs for each row.
-        at_once: Number of runs side by side; default: 1 here, all on a cluster. On one GPU one of
-            them trains at a time.
+        at_once: Number of runs side by side; default: 1 on this machine, all on a cluster.
         on: Where: local, slurm[:partition=…,time=…,gpus=…] or ray[:HOST:PORT].
         data_root: Folder of the data sets.
         results: Folder of the recorded results.

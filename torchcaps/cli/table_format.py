@@ -9,7 +9,7 @@ from rich.text import Text
 from torchcaps.cli.console import console
 
 if TYPE_CHECKING:
-    from torchcaps.papers.tables import Table
+    from torchcaps.papers.tables import Column, Table
 
 HEAD = 7
 """Letters of a head's word that stay together where there is little room."""
@@ -49,7 +49,7 @@ def as_markdown(t: "Table", columns: list[str], entries: list[dict[str, Any]]) -
         line = []
         for column in columns:
             c = cells[column]
-            line.append(_cell(c, t.columns[column].digits, best=False))
+            line.append(_cell(c, t.columns[column], best=False))
             if column in printed:
                 line.append("" if c["paper_value"] is None else f"{c['paper_value']}")
         lines.append(f"| {name} | {' | '.join(line)} |")
@@ -92,14 +92,15 @@ def _body(
     for (row, protocol), cells in _by_row(entries).items():
         line = [row if protocol == "ours" else rf"{row} \[{protocol}]"]
         for column in columns:
-            c, digits = cells[column], t.columns[column].digits
+            c, where = cells[column], t.columns[column]
+            digits = where.digits
             value = "" if c["paper_value"] is None else f"{c['paper_value']}"
             if wide:
-                ours = [f"{c['mean']:.{digits}f} ({c['n']})"] if c["n"] else [_empty(c)]
+                ours = [f"{c['mean']:.{digits}f} ({c['n']})"] if c["n"] else [_empty(where)]
                 ours += [f"± {c['std']:.{digits}f}"] if c["std"] is not None else []
                 line.append("\n".join(ours + ([f"[dim]{value}[/dim]"] if value else [])))
             else:
-                line += [_cell(c, digits)]
+                line += [_cell(c, where)]
                 line += [value, _difference(c, digits)] if compared else []
         body.append(line)
     return body
@@ -135,13 +136,14 @@ def _within(lines: list[int], words: list[int], limit: int) -> list[int]:
     return [max(word, min(line, limit)) for line, word in zip(lines, words, strict=True)]
 
 
-def _empty(c: dict[str, Any]) -> str:
-    return "not run" if c.get("not_run") else "–"
+def _empty(column: "Column") -> str:
+    return "not run" if column.not_run else "–"
 
 
-def _cell(c: dict[str, Any], n: int, best: bool = True) -> str:
+def _cell(c: dict[str, Any], column: "Column", best: bool = True) -> str:
+    n = column.digits
     if not c["n"]:
-        return _empty(c)
+        return _empty(column)
     if c["n"] == 1:
         return f"{c['mean']:.{n}f} (1)"
     most = f", best {c['best']:.{n}f}" if best else ""

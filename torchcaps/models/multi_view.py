@@ -69,6 +69,7 @@ class ViewCapsNetConfig(ViewsConfig):
     dropout: Probability = 0.1
     """Dropout rate of the pooled features."""
     rotations: tuple[Real, ...] = (-24.0, -12.0, 12.0, 24.0)
+    """Rotations of the additional views, in degrees."""
 
 
 class ViewCapsNet(MultiView):

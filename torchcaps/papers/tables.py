@@ -170,7 +170,6 @@ def cells(table: Table, folder: Path = RESULTS, older: bool = False) -> list[dic
                     "n": len(values),
                     "best": (min if column.lower else max)(sum(runs.values(), []), default=None),
                     "paper_value": printed.get(name),
-                    "not_run": column.not_run and not values,
                     "repeated": sorted({seed for (_, seed), v in runs.items() if len(v) > 1}),
                 })  # fmt: skip
     return rows
