@@ -118,7 +118,7 @@ def _train(name: str, words: list[str]) -> None:
 
         to = Console(stderr=True) if json else console
         if plan:
-            to.print(plan(recipe), highlight=False, markup=False)
+            to.print(plan(recipe), highlight=False, markup=False, soft_wrap=True)
         if out is not None and _restarted(out, recipe):
             return show_record(resume(out, to), json)
         results = RESULTS if recipe.record else None

@@ -154,7 +154,8 @@ def headline(shown: list[Shown], found: dict[str, Reference]) -> str:
     sentences = [_sentence(one) for one in shown]
     for column, known in found.items():
         where = f" on {column.removeprefix('accuracy, ')}" if len(found) > 1 else ""
-        text = f"Always {known.majority_class} scores {100 * known.majority_accuracy:.2f} %{where}"
+        share = f"{100 * known.majority_accuracy:.2f} %"
+        text = f"Always predicting {known.majority_class} scores {share}{where}"
         if known.softmax_accuracy is not None:
             text += f", a softmax regression on {SIDE}x{SIDE} pixels "
             text += f"{100 * known.softmax_accuracy:.2f} %"

@@ -180,7 +180,8 @@ function decades(low, high) {
 
 /** Lines over a common x, with a legend and a cursor. series: [{name, colour, x, y, dash?, dots?}] */
 export function lines(series, { xlabel, ylabel, sentence, cursor = null, yrange = null, log = false, whole = false }) {
-  const wide = 560, left = 52, bottom = 36, rows = Math.ceil(series.length / 2), top = 22 + 16 * Math.max(0, rows - 1);
+  const across = series.some((s) => s.name.length > 26) ? 1 : 2; // names in the legend
+  const wide = 560, left = 52, bottom = 36, rows = Math.ceil(series.length / across), top = 22 + 16 * Math.max(0, rows - 1);
   const high = 200 + top;
   const kept = series.map((s) => ({ ...s, points: s.x.map((v, n) => [v, s.y[n]]).filter(([v, w]) => v !== null && w !== null) }));
   const xs = kept.flatMap((s) => s.points.map(([v]) => v)), ys = kept.flatMap((s) => s.points.map(([, w]) => w));
@@ -211,8 +212,8 @@ export function lines(series, { xlabel, ylabel, sentence, cursor = null, yrange 
     if (s.dots || s.points.length === 1) {
       for (const [v, w] of s.points) svg.append(make("svg:circle", { cx: X(v), cy: Y(w), r: 3.5, fill: s.colour }, make("svg:title", {}, `${s.name}: ${tick(w)} at ${tick(v)}`)));
     }
-    const x = left + 105 + 200 * (n % 2), y = 8 + 16 * Math.floor(n / 2);
-    if (kept.length > 1) svg.append(make("svg:line", { x1: x, x2: x + 22, y1: y, y2: y, ...line }), make("svg:text", { x: x + 28, y: y + 4, class: "legend" }, shorten(s.name, 26)));
+    const x = left + 105 + 200 * (n % across), y = 8 + 16 * Math.floor(n / across);
+    if (kept.length > 1) svg.append(make("svg:line", { x1: x, x2: x + 22, y1: y, y2: y, ...line }), make("svg:text", { x: x + 28, y: y + 4, class: "legend" }, shorten(s.name, across > 1 ? 26 : 54)));
   });
   if (cursor !== null && cursor >= x0 && cursor <= x1) {
     svg.append(make("svg:line", { x1: X(cursor), x2: X(cursor), y1: top, y2: high - bottom, stroke: "currentColor", "stroke-dasharray": "3 3" }));
@@ -299,11 +300,11 @@ export function table(head, rows) {
   return make("div", { class: "scroll" }, make("table", {}, make("tr", {}, ...head.map((h) => make("th", {}, h))), ...body));
 }
 
-export function picture(data, shape, caption, size = 84, diverging = false, captioned = true) {
+export function picture(data, shape, caption, size = 84, diverging = false, captioned = true, wide = 96) {
   const canvas = pixels(make("canvas", { class: "pixels", role: "img", "aria-label": caption }), data, shape, diverging);
   canvas.style.width = `${size}px`;
   if (!captioned) return canvas;
   const figure = make("figure", {}, canvas, make("figcaption", {}, caption));
-  figure.style.maxWidth = `${Math.max(size, 80)}px`;
+  figure.style.maxWidth = `${Math.max(size, wide)}px`;
   return figure;
 }

@@ -46,7 +46,7 @@ const page = {
   verdict() {
     const sides = Object.values(page.sides).filter((s) => s.about && s.predicted !== null);
     if (!sides.length) return void ($("verdict").textContent = "");
-    const { rot } = page.state;
+    const rot = sides[0].rotation;
     const first = rot ? `Rotated by ${rot.toFixed(0)}°: ` : "";
     const predictions = sides.map((s) => `${s.about.name} predicts ${s.about.classes[s.predicted]}`);
     const truth = page.truth(page.sides.a);
@@ -181,7 +181,7 @@ async function render() {
   const image = source();
   if (!image) return;
   for (const side of Object.values(page.sides)) {
-    if (side.about) side.look(transformed(image, page.state, side.about.image), words(page.state));
+    if (side.about) side.look(transformed(image, page.state, side.about.image), words(page.state), page.state.rot);
   }
   curve();
   document.body.dataset.shown = writeHash(page.state);

@@ -7,12 +7,13 @@ import { parse, passes, where } from "./panels-routing.js";
 
 function classes(side, page) {
   const body = make("div");
-  const update = ({ encode }) => {
+  const update = ({ encode }, image) => {
     const values = Array.from(encode.scores.data), names = side.about.classes;
     const order = names.map((_, n) => n);
     const shown = names.length > 12 ? order.sort((p, q) => values[q] - values[p]).slice(0, 12) : order;
     const best = argmax(values);
     side.predicted = best;
+    side.rotation = image.rotation;
     const rows = shown.map((n) => [className(side, n), values[n].toFixed(3)]);
     body.replaceChildren(
       bars(shown.map((n) => className(side, n)), shown.map((n) => values[n]), {

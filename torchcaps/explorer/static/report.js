@@ -50,7 +50,7 @@ const DRAWN = {
   shots: (d) => {
     if (!d.captions.length) return [make("p", {}, d.otherwise)];
     const images = unpacked(d.images);
-    return [make("div", { class: "pictures" }, ...d.captions.map((text, n) => picture(...part(images, n), text, 92)))];
+    return [make("div", { class: "pictures" }, ...d.captions.map((text, n) => picture(...part(images, n), text, 92, false, true, 150)))];
   },
   maps: (d) => {
     const image = unpacked(d.image), flat = d.maps.map((m) => m.flat()), most = Math.max(...flat.flat());

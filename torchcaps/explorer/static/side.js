@@ -56,9 +56,9 @@ export class Side {
   get open_panels() { return this.panels.filter((p) => p.element.open && p.visible); }
 
   /** Update visible panels for a new image: quick ones now, slow ones four times a second, those of
-   * a search when the image rests. words: what was done to the image */
-  look(image, /** @type {string} */ words) {
-    this.image = { ...image, words, time: performance.now() };
+   * a search when the image rests. words: what was done to the image; rotation: its angle */
+  look(image, /** @type {string} */ words, /** @type {number} */ rotation) {
+    this.image = { ...image, words, rotation, time: performance.now() };
     for (const panel of this.open_panels) if (!panel.kind.slow) this.refresh(panel);
     this.later ||= setTimeout(() => {
       this.later = this.rest = 0;
