@@ -41,7 +41,7 @@ from torchcaps.explorer.shelf import Book, Shelf
 from torchcaps.training.recipe import DataSpec
 shelf = Shelf([])
 record = next(iter(shelf.books.values())).record
-shelf.books["full"] = Book("full", "CapsNet", sys.argv[1], record, DataSpec("digits"))
+shelf.books["full"] = Book("full", "CapsNet", sys.argv[1], record, DataSpec(name="digits"))
 sock = _bound(0, Console())
 print(sock.getsockname()[1], flush=True)
 serve(shelf, sock, "benchmark")

@@ -290,6 +290,7 @@ def show_record(run: Any, json: bool) -> None:
         more = {"reference": known.as_dict()} if known else {}
         return print_json({"folder": str(run.folder), **record, "results": lines, **more})
     table = Table("data", "split", "images", "metric", "value", "95 % interval")
+    table.columns[0].overflow = "fold"
     for r in lines:
         interval = "{:.4f} to {:.4f}".format(*r["interval_95"]) if "interval_95" in r else ""
         count = f"{r['n']:,}" if "n" in r else ""
