@@ -353,6 +353,7 @@ def test_table_json(capsys):
         "best",
         "paper_value",
         "repeated",
+        "not_run",
     }
     assert all(set(c) == keys for c in cells)
     cell = next(c for c in cells if (c["row"], c["column"]) == ("ConvNet-Avg", "affNIST"))

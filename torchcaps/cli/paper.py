@@ -57,6 +57,7 @@ def run(
     dry: bool = False,
     protocol: str = "ours",
     only: Annotated[tuple[str, ...], arg(metavar="RECIPE")] = (),
+    artifacts: Annotated[str, arg(metavar="FOLDER", help_behavior_hint="")] = "",
 ) -> None:
     """Run what results/ lacks of a paper's tables, then print them beside the paper's values.
 
@@ -75,6 +76,8 @@ def run(
         dry: Print the missing runs and their estimated time.
         protocol: Whose protocol: ours, or paper, if it differs from ours; its rows are marked.
         only: Recipes to run, with * for any characters: 'mcae/table1/imagewoof*'.
+        artifacts: Folder in which runs keep what they compile, for runs that differ only in seed.
+            It is code: use a folder that only you write.
     """
     from rich.progress import (
         BarColumn,
@@ -110,7 +113,7 @@ def run(
     failed: list[Any] = []
     with Progress(*columns, console=console) as progress:
         task = progress.add_task(f"{paper} {' '.join(tables)}", total=len(jobs))
-        for done in reproduce(jobs, at_once, data_root, results, on):
+        for done in reproduce(jobs, at_once, data_root, results, on, artifacts):
             progress.advance(task)
             if done.error:
                 repeats = any(done.error == other.error for other in failed)

@@ -191,10 +191,12 @@ def train_and_record(
     results: str,
     in_turn: bool,
     console: Console,
+    artifacts: str = "",
 ) -> None:
     """The job of a place: start, resume or only record a run, and compute further metrics.
 
-    in_turn: others run at the same time; on a GPU one run trains at a time
+    in_turn: others run at the same time; on a GPU one run trains at a time. artifacts: as in
+    `HardwareSpec`
     """
     import torch
 
@@ -206,7 +208,8 @@ def train_and_record(
         torch.compiler.reset()  # it gives up after eight compilations of one function
     in_turn = in_turn and gpu and wanted.hardware.processes == 1
     in_turn = in_turn or wanted.hardware.in_turn
-    wanted = replace(wanted, hardware=replace(wanted.hardware, in_turn=in_turn))
+    machine = {"in_turn": in_turn, "artifacts": artifacts or wanted.hardware.artifacts}
+    wanted = replace(wanted, hardware=replace(wanted.hardware, **machine))
     with claimed(place, wanted, console.print):
         if (place / "recipe.json").exists():
             if not same_run(place, wanted):
@@ -222,7 +225,9 @@ def train_and_record(
             append_record(record, lines)
 
 
-def _at_a_place(job: Job, data_root: str, results: Path, in_turn: bool) -> places.Job:
+def _at_a_place(
+    job: Job, data_root: str, results: Path, in_turn: bool, artifacts: str
+) -> places.Job:
     recipe = replace(get_recipe(job.recipe, job.protocol), seed=job.seed)
     arguments = {
         "recipe": to_dict(with_root(recipe, data_root)),
@@ -231,6 +236,7 @@ def _at_a_place(job: Job, data_root: str, results: Path, in_turn: bool) -> place
         "metrics": list(job.metrics),
         "results": str(results),
         "in_turn": in_turn,
+        "artifacts": artifacts,
     }
     return places.Job(
         "torchcaps.papers.reproduce:train_and_record",
@@ -246,10 +252,14 @@ def reproduce(
     data_root: str = "",
     results: Path = RESULTS,
     on: str = "local",
+    artifacts: str = "",
 ) -> Iterator[Done]:
-    """Run jobs at a place, `at_once` side by side; yields each when it is done."""
+    """Run jobs at a place, `at_once` side by side; yields each when it is done.
+
+    artifacts: folder of compiled artifacts that the runs share
+    """
     place = places.get_place(on, at_once)
-    wanted = [_at_a_place(job, data_root, results, place.shares_device) for job in jobs]
+    wanted = [_at_a_place(job, data_root, results, place.shares_device, artifacts) for job in jobs]
     by_log = dict(zip((job.log for job in wanted), jobs, strict=True))
     for outcome in places.run_jobs(wanted, place):
         yield Done(by_log[outcome.job.log], outcome.error)

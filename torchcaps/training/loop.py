@@ -46,8 +46,8 @@ ALL_CORRECT = 0.99995
 WARMUP_STEPS = 10
 """Steps after which a run has compiled and may wait for the device lock."""
 MACHINE_FIELDS = (
-    "data.root", "hardware.in_turn", "hardware.decode_threads", "checkpoint_seconds", "tensorboard",
-    "record",
+    "data.root", "hardware.artifacts", "hardware.in_turn", "hardware.decode_threads",
+    "checkpoint_seconds", "tensorboard", "record",
 )  # fmt: skip
 """Fields that a resume may set for its machine; the results stay the same."""
 
@@ -163,6 +163,7 @@ def train_to_end(
     """Train to the end, evaluate the chosen model once on the test split, write the record."""
     with _stop_signals() as stop:
         _steps(training, stop, callbacks)
+    training.save_artifacts()
     return finish(training, command)
 
 

@@ -104,6 +104,9 @@ class HardwareSpec:
     """Precision of training."""
     compile: Literal["none", "default", "graphs", "auto"] = "none"
     """torch.compile of forward and loss; `graphs`: with CUDA graphs; `auto`: graphs on a GPU."""
+    artifacts: str = ""
+    """Folder of compiled artifacts: loaded at the start of a run, saved at its end. They are code:
+    use a folder that only you write."""
     in_turn: bool = False
     """Train one run at a time on a GPU that several runs share; the others load or evaluate."""
     decode_threads: Annotated[int, Between(0, 512)] = 0

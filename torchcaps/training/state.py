@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -14,9 +15,11 @@ from torchcaps.errors import TorchcapsError
 from torchcaps.escape import Console
 from torchcaps.training import checkpoint
 from torchcaps.training.checkpoint import State
+from torchcaps.training.compile_cache import load_artifacts, save_artifacts
 from torchcaps.training.failures import NOT_FOUND, first_bad_layer
 from torchcaps.training.optim import Average, learning_rate
 from torchcaps.training.recipe import Recipe
+from torchcaps.training.registry import digest
 from torchcaps.training.run import Run
 from torchcaps.training.setup import RunContext, build_task, seed_process
 from torchcaps.training.tasks import Task
@@ -46,11 +49,30 @@ class Training:
         mode = recipe.hardware.compile
         if mode == "auto":
             mode = "graphs" if context.fabric.device.type == "cuda" else "none"
+        self.artifacts: Path | None = None
+        """Folder of what torch.compile makes of this recipe, if it is kept."""
         if mode != "none":
+            self._load_artifacts()
             graphs = "reduce-overhead" if mode == "graphs" else None
             self.compute = torch.compile(self._losses, mode=graphs)
         # reading the loss waits for the GPU, so there it is checked once in a while
         self.check_every = 1 if context.fabric.device.type == "cpu" else 50
+
+    def _load_artifacts(self) -> None:
+        folder, device = self.recipe.hardware.artifacts, self.context.fabric.device
+        if not folder:
+            return
+        self.artifacts = Path(folder) / digest(self.recipe)
+        try:
+            load_artifacts(self.artifacts, device)
+        except TorchcapsError as error:  # compile, and replace them at the end
+            if self.console:
+                self.console.print(f"{error} Compiling.", style="yellow", markup=False)
+
+    def save_artifacts(self) -> None:
+        """Keep what torch.compile made, for runs that differ only in seed."""
+        if self.artifacts is not None and self.chief:
+            save_artifacts(self.artifacts, self.context.fabric.device)
 
     def _losses(self, *tensors: Tensor | None) -> dict[str, Tensor]:
         """The loss terms of a batch, from its tensors: what torch.compile compiles."""
