@@ -14,7 +14,7 @@ growing margin in its first 100,000 steps.
 The authors' code differs from their text. `official=True` is their code: routing by `EM.official`,
 initial weights, and coordinates in the first two entries of a vote instead of its last column (of
 the grid in [0,1]; theirs are in hundredths of pixels about the center). On affNIST it is no better
-(docs/robustness.md), so the recipes follow the text.
+(docs/papers/robustness.md), so the recipes follow the text.
 """
 
 from dataclasses import dataclass, field, replace
