@@ -18,6 +18,16 @@ def test_parameters():
     assert [layer.window for layer in model.layers] == [2, 2, 2, 5]
 
 
+def test_quarter_turns_of_digits_in_float32(digits):
+    torch.manual_seed(0)
+    model = torchcaps.create_model("ge-capsnet", **SMALL).eval()
+    images = digits.test.images[:16].float() / 255
+    with torch.no_grad():
+        before, after = model(images).logits, model(images.rot90(1, (2, 3))).logits
+    torch.testing.assert_close(after, before, atol=1e-5, rtol=0)
+    assert before.std(0).min() > 1e-4
+
+
 @pytest.mark.parametrize("size", [24, 28])
 @pytest.mark.parametrize("quarter", [1, 2, 3])
 def test_a_quarter_turn_changes_no_logit_and_turns_all_poses(size, quarter):

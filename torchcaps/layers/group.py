@@ -20,6 +20,10 @@ def grid_positions(side: int) -> Tensor:
     return torch.stack([line.repeat(side), line.repeat_interleave(side)], -1)
 
 
+FLAT = 1e-2
+"""Gradient of an image below which its direction is noise."""
+
+
 class GradientPoses(nn.Module):
     """Direction and length of an image's gradient. images [B,C,H,W] -> [B,H,W,1,2], [B,H,W,1]"""
 
@@ -36,7 +40,7 @@ class GradientPoses(nn.Module):
         gray = images.mean(1, keepdim=True)
         gradient = F.conv2d(gray, self.filters.to(gray), padding=1).permute(0, 2, 3, 1)
         length = gradient.square().sum(-1)
-        return Capsules(unit(gradient)[..., None, :], (length + 1e-12).sqrt()[..., None])
+        return Capsules(unit(gradient, FLAT)[..., None, :], (length + 1e-12).sqrt()[..., None])
 
 
 class GroupConv(nn.Module):

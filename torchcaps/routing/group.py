@@ -22,9 +22,9 @@ SHORT = 1e-3
 """Length below which a sum has no direction, and mass below which a parent is inactive."""
 
 
-def unit(vectors: Tensor) -> Tensor:
-    """Vectors of length 1; shorter where they are almost 0. [...,2] -> [...,2]"""
-    return vectors / (vectors.square().sum(-1, keepdim=True) + SHORT**2).sqrt()
+def unit(vectors: Tensor, short: float = SHORT) -> Tensor:
+    """Vectors of length 1; shorter if they were not much longer than `short`. [...,2] -> [...,2]"""
+    return vectors / (vectors.square().sum(-1, keepdim=True) + short**2).sqrt()
 
 
 def rotated(poses: Tensor, by: Tensor) -> Tensor:
