@@ -29,7 +29,10 @@ def chosen_task(training: Training) -> Task:
 
 
 def all_results(training: Training, task: Task) -> list[dict[str, Any]]:
-    """The task's numbers on the test and validation splits, and every metric."""
+    """The task's numbers on the test and validation splits, and every metric.
+
+    A number that the task computes too, on the whole split, is not repeated.
+    """
     recipe, context = training.recipe, training.context
     with evaluation_precision(recipe.hardware):
         results = [
@@ -42,8 +45,13 @@ def all_results(training: Training, task: Task) -> list[dict[str, Any]]:
             device = context.fabric.device
             metrics = [] if recipe.skip_test else context.metrics
             for part in evaluate_all(metrics, task.model, device, cache, progress):
-                results += part
+                known = [_without_value(line) for line in results]
+                results += [line for line in part if _without_value(line) not in known]
     return results
+
+
+def _without_value(line: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in line.items() if name not in ("value", "n")}
 
 
 def _provenance(start: dict[str, Any], end: dict[str, Any]) -> dict[str, Any]:

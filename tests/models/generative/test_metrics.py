@@ -1,8 +1,12 @@
+from dataclasses import replace
+
 import pytest
 import torch
 
+from torchcaps.data.dataset import joined
 from torchcaps.metrics.base import prepare
 from torchcaps.models import create_model
+from torchcaps.models.generative.task import Elbo, ElboTask
 
 
 def test_the_bound_is_the_mean_of_draws_and_the_same_every_time(digits):
@@ -22,3 +26,18 @@ def test_the_bound_is_the_mean_of_draws_and_the_same_every_time(digits):
     sums = [float(sum(t.sum() for t in terms)) / 7 for terms in each]
     assert numbers[0] == pytest.approx(sums[0], rel=1e-5)
     assert numbers[2] == pytest.approx(sum(sums) / 3, rel=1e-5)
+
+
+def test_the_task_counts_presences_on_every_image_as_the_metric_does(digits):
+    """It counted the first 2,000, and its line in the results said n=10,000."""
+    few = digits.test[::10]
+    long = joined(few, few)
+    for _ in range(5):
+        long = joined(long, long)  # 3,200 images
+    turned = replace(long, images=long.images.flip(0).transpose(-1, -2).contiguous())
+    model = create_model("generative-small").eval()
+    (metric,) = prepare(["presences"], replace(digits, test=turned), "digits", None, 0)
+    task = ElboTask(model, Elbo()).evaluate(turned)
+    lines = metric.evaluate(model, "test")
+    assert {x["metric"]: x["value"] for x in lines}.items() <= task.items()
+    assert len(turned) > 2000 and lines[0]["n"] == len(turned)

@@ -12,8 +12,6 @@ from torchcaps.data import Dataset, Split
 from torchcaps.metrics.base import Metric, register_metric
 from torchcaps.models import Model
 
-MAX_IMAGES = 2000
-
 
 def information(objects: Tensor, labels: Tensor) -> tuple[float, float]:
     """Accuracy of the majority label of each object, and the mutual information of object and label
@@ -30,12 +28,14 @@ def information(objects: Tensor, labels: Tensor) -> tuple[float, float]:
 
 
 @torch.no_grad()
-def presence_numbers(model: Model, split: Split, count: int = MAX_IMAGES) -> dict[str, float]:
+def presence_numbers(model: Model, split: Split, count: int | None = None) -> dict[str, float]:
     """Parts and objects that are on in an image and the entropy of the strongest object; with
     labels also its majority accuracy and mutual information. Empty for models without presences.
+
+    count: so many images, the first of the split; None: all
     """
     model.eval()
-    subset = split[torch.arange(min(count, len(split)), device=split.images.device)]
+    subset = split[:count]
     on: list[Tensor] = []
     objects = []
     for batch in subset.batches(500):
