@@ -235,3 +235,25 @@ def test_a_command_does_not_say_where_the_data_lie(monkeypatch):
     words = ["train", "little/a", "--data.root", "/mine", "--seed", "3", "--data-root=/mine"]
     monkeypatch.setattr("sys.argv", ["/bin/torchcaps", *words, "--record"])
     assert command_line() == "torchcaps train little/a --seed 3 --record"
+
+
+def test_a_run_and_a_metric_have_one_value(tmp_path):
+    twice = record()
+    twice["results"].append(dict(twice["results"][0]))
+    assert "1 lines appended" in append_record(twice, tmp_path)
+    differs = record("r2")
+    differs["results"].append({**differs["results"][0], "value": 0.6})
+    with pytest.raises(TorchcapsError, match="two values of accuracy on digits, test: 0.5 and 0.6"):
+        append_record(differs, tmp_path)
+
+
+def test_lines_of_one_metric_and_value_are_amended(tmp_path, capsys):
+    both = record()
+    both["results"].append({**both["results"][0], "metric": "ece"})
+    append_record(both, tmp_path)
+    words = ["paper", "amend", "little", "--results", str(tmp_path)]
+    assert main([*words, "--metric", "ece", "--value", "0.5", "--because", "wrong bins"]) == 0
+    assert main([*words, "--metric", "accuracy", "--note", "of 5 images"]) == 0
+    accuracy, ece = read(tmp_path / "little.jsonl")[0]
+    assert ece["superseded_by"] == "wrong bins" and "superseded_by" not in accuracy
+    assert accuracy["note"] == "of 5 images" and "note" not in ece

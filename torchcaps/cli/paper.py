@@ -162,7 +162,10 @@ def amend(
     run: Annotated[str, arg(metavar="ID", help_behavior_hint="")] = "",
     seed: Annotated[int | None, arg(metavar="INT", help_behavior_hint="")] = None,
     data: Data = "",
+    metric: Text = "",
+    value: Annotated[float | None, arg(metavar="NUMBER", help_behavior_hint="")] = None,
     protocol: str = "",
+    note: Text = "",
     set_data: Data = "",
     set_recipe: Recipe = "",
     old_pretraining: Recipe = "",
@@ -171,8 +174,8 @@ def amend(
 ) -> None:
     """Correct recorded results by an appended amendment; the lines themselves stay.
 
-    Without --set-*, the matching lines are superseded. Only lines with the digest and revision of
-    the new recipe are moved to it.
+    Without --set-* and --note, the matching lines are superseded. Only lines with the digest and
+    revision of the new recipe are moved to it.
 
     Examples: torchcaps paper amend mcae --recipe mcae/best --because "patches of 4 now" ·
     torchcaps paper amend robustness --data affnist-like:mnist --set-data affnist-like:mnist,shift=8
@@ -185,7 +188,10 @@ def amend(
         run: Lines of this run, by its identity.
         seed: Lines of this seed.
         data: Lines of this data set.
+        metric: Lines of this metric.
+        value: Lines of this value.
         protocol: Lines of this protocol.
+        note: Add a remark, in place of superseding the lines.
         set_data: Give the lines the full name of their data set.
         set_recipe: Move the lines of --recipe to the recipe that has their configuration today.
         old_pretraining: Former name of the pretraining of moved lines.
@@ -200,15 +206,17 @@ def amend(
     from torchcaps.training.registry import digest, get_recipe, revision
 
     match: dict[str, Any] = {"recipe": recipe, "run": run, "seed": seed, "data": data}
-    match["protocol"] = protocol
+    match |= {"metric": metric, "value": value, "protocol": protocol}
     kind, facts = "supersede", {"because": because}
-    if not because and not set_digests:
+    if not because and not set_digests and not note:
         raise UsageError("Give the reason: --because TEXT.")
     if set_digests:
         digests = todays_digests(paper, results)
         if not digests:
             raise TorchcapsError(f"Every line of {paper} has the digest of its recipe.")
         kind, match, facts = "digests", {"paper": paper}, {"digests": digests}
+    elif note:
+        kind, facts = "note", {"note": note}
     elif set_data:
         kind, facts = "rename", {"data": set_data, **facts}
     elif set_recipe:
@@ -221,7 +229,7 @@ def amend(
             facts |= {"digest": digest(target)} if old_pretraining else {}
     match = {name: value for name, value in match.items() if value not in ("", None)}
     if not match:
-        raise UsageError("Choose lines: --recipe, --run, --seed or --data.")
+        raise UsageError("Choose lines: --recipe, --run, --seed, --data or --metric.")
     path = results_file(paper, results)
     count = append_amendment(path, kind, match, facts, environment(best_device()))
     say(f"Amended {count} lines of {path}.")
@@ -241,7 +249,7 @@ def table(
     """Print a paper's table: our mean ± std (runs) and best, the paper's value, the difference.
 
     Without a paper: the coverage of every table: cells, cells with runs, with three or more, and
-    cells that match the paper.
+    cells that match the paper where it measures the same.
 
     Examples: torchcaps paper table · torchcaps paper table sparse table1 --json
 

@@ -237,7 +237,7 @@ def append_record(record: dict[str, Any], folder: Path, note: str = "") -> str:
     with _locked(path):  # of two that record one run the second finds its lines
         _end_last_line(path)
         known = known_keys(path, [_key(line) for line in lines], _keys)
-        new = [line for line in lines if _key(line) not in known]
+        new = [x for key, x in {_key(x): x for x in lines}.items() if key not in known]
         if note and lines:
             provenance = {name: record[name] for name in ("command", "commit", "date", "device")}
             match = {"run": record["run"]} if "run" in record else {n: lines[0][n] for n in RUN}
@@ -249,7 +249,7 @@ def append_record(record: dict[str, Any], folder: Path, note: str = "") -> str:
 
 
 def _lines_of(record: dict[str, Any]) -> list[Line]:
-    """A run's record as result lines; raises if the record is damaged."""
+    """A run's record as result lines; raises if it is damaged or has two values for a number."""
     facts = {k: v for k, v in record.items() if k not in NOT_IN_LINES}
     try:
         recipe = record["recipe"]
@@ -261,6 +261,13 @@ def _lines_of(record: dict[str, Any]) -> list[Line]:
         good, lines = False, []
     if not good or any("kind" in line for line in lines):
         raise TorchcapsError("This record is damaged: its lines are not results of a run.")
+    values: dict[tuple[Any, ...], str] = {}
+    for line in lines:
+        if values.setdefault(_key(line), repr(line["value"])) != repr(line["value"]):  # or NaN
+            raise TorchcapsError(
+                f"This record has two values of {line['metric']} on {line['data']}, "
+                f"{line['split']}: {values[_key(line)]} and {line['value']}."
+            )
     return lines
 
 
