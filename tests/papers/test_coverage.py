@@ -8,7 +8,7 @@ import pytest
 from tests.papers.test_tables import line
 from torchcaps.cli import main
 from torchcaps.papers.coverage import coverage, fillable
-from torchcaps.papers.tables import Column, Table
+from torchcaps.papers.tables import Column, Table, cells
 from torchcaps.training.registry import digest, get_recipe, revision
 
 
@@ -83,3 +83,28 @@ def test_a_table_without_a_paper_is_the_overview(little, tmp_path, capsys):
     assert main(["paper", "table", "--results", str(tmp_path), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert {"paper", "table", "cells", "run", "thrice", "printed", "reached"} <= set(found[0])
+
+
+def test_values_that_measure_something_else_are_not_counted(little, registered, tmp_path, capsys):
+    little("one", [0.95], data="translated:mnist")
+    columns = {"digits": Column(("translated:mnist",))}
+    table = Table("robustness", "little", "", columns, {"one": {"digits": 90.0}})
+    registered.table(table)
+    assert counted(tmp_path)[3:] == (1, 1)
+    for unlike in (("one",), ("digits",)):
+        registered.table(replace(table, unlike=unlike))
+        assert counted(tmp_path)[3:] == (0, 0)
+        other = replace(table, unlike=unlike)
+        (cell,) = cells(other, tmp_path)
+        assert not other.compares(cell) and cell["paper_value"] == 90
+        words = ["paper", "table", "robustness", "little", "--older", "--results", str(tmp_path)]
+        assert main(words) == 0
+        out = capsys.readouterr().out
+        assert "90.0" in out and "measure" in out and "+5.00" not in out
+
+
+def test_the_papers_overview_compares_like_with_like():
+    found = {(x.paper, x.table): x.printed for x in coverage()}
+    for table in ("table5", "table5-pooled"):  # scores are 1 to 1,700 times the printed ones
+        assert found["robustness", table] == 0
+    assert found["mcae", "views"] == 0  # five toys, one at a time

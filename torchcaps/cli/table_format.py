@@ -76,6 +76,10 @@ def pieces(
             count -= 1
         notes = [f"{n}: {t.columns[n].note}" for n in part if t.columns[n].note]
         notes += ["below ours: the paper's"] if wide and printed and not beyond else []
+        notes += ["printed values measure something else"] if set(t.unlike) & set(part) else []
+        notes += [
+            f"{row}: the printed value measures something else" for row in t.unlike if row in t.rows
+        ]
         shown = RichTable(title=title, caption="; ".join(notes) or None)
         for head, width in zip(heads, widths, strict=True):
             shown.add_column(head, overflow="fold", width=width)
@@ -101,7 +105,7 @@ def _body(
                 line.append("\n".join(ours + ([f"[dim]{value}[/dim]"] if value else [])))
             else:
                 line += [_cell(c, where)]
-                line += [value, _difference(c, digits)] if compared else []
+                line += [value, _difference(t, c)] if compared else []
         body.append(line)
     return body
 
@@ -150,6 +154,7 @@ def _cell(c: dict[str, Any], column: "Column", best: bool = True) -> str:
     return f"{c['mean']:.{n}f} ± {c['std']:.{n}f} ({c['n']}){most}"
 
 
-def _difference(c: dict[str, Any], n: int) -> str:
-    known = c["n"] and c["paper_value"] is not None
-    return f"{c['mean'] - c['paper_value']:+.{n}f}" if known else ""
+def _difference(t: "Table", c: dict[str, Any]) -> str:
+    if not c["n"] or not t.compares(c):
+        return ""
+    return f"{c['mean'] - c['paper_value']:+.{t.columns[c['column']].digits}f}"

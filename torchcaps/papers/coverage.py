@@ -26,7 +26,7 @@ class Coverage:
     thrice: int
     """Cells with three runs or more."""
     printed: int
-    """Cells with a run for which the paper prints a value."""
+    """Cells with a run for which the paper prints a comparable value."""
     reached: int
     """Those whose mean is the paper's value or better."""
 
@@ -58,7 +58,7 @@ def coverage(
     for table in list_tables(paper):
         run = [c for c in cells(table, folder, older) if c["protocol"] == "ours" and c["n"]]
         known = fillable(table) | {(c["row"], c["column"]) for c in run}
-        printed = [c for c in run if c["paper_value"] is not None]
+        printed = [c for c in run if table.compares(c)]
         reached = [
             c
             for c in printed

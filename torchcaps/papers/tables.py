@@ -76,6 +76,15 @@ class Table:
     """Rows filled by another row's runs, with probes on other features: (row, features)."""
     only: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Rows filled by runs of these tables alone, if another has a different row of that name."""
+    unlike: tuple[str, ...] = ()
+    """Rows and columns whose printed value measures something else than ours: tables show it, and
+    do not compare."""
+
+    def compares(self, cell: dict[str, Any]) -> bool:
+        """True if the paper prints a value for this cell that measures the same."""
+        row, column = cell["row"], cell["column"]
+        printed = column in self.rows.get(row, {})
+        return printed and row not in self.unlike and column not in self.unlike
 
 
 _TABLES: dict[tuple[str, str], Table] = {}

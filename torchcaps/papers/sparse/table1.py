@@ -60,6 +60,7 @@ add_table(
             "SPARSECAPS, masked features": ("SPARSECAPS", "masked"),
             "raw pixels": ("untrained", "pixels"),
         },
+        unlike=("CapsNet",),  # printed: its labels; ours: the vector machine of all rows
     )
 )
 WIDE = ",c=10,gamma=0"
