@@ -11,12 +11,15 @@ import pytest
 from torchcaps.cli import main
 from torchcaps.errors import TorchcapsError
 from torchcaps.papers.records import (
+    PROBED,
+    RESULTS,
     amend,
     append,
     append_record,
     parse_lines,
     read,
     results_file,
+    run_of,
 )
 from torchcaps.training.provenance import command_line
 
@@ -245,6 +248,18 @@ def test_a_run_and_a_metric_have_one_value(tmp_path):
     differs["results"].append({**differs["results"][0], "value": 0.6})
     with pytest.raises(TorchcapsError, match="two values of accuracy on digits, test: 0.5 and 0.6"):
         append_record(differs, tmp_path)
+
+
+def test_the_recorded_results_have_one_value_each():
+    """Lines that count: neither superseded nor of a working tree with changes."""
+    for path in sorted(RESULTS.glob("*.jsonl")):
+        values: dict = {}
+        for x in read(path)[0] if path.stem != "benchmarks" else ():
+            if "superseded_by" in x:
+                continue
+            key = (*run_of(x), x["data"], x["split"], x["metric"], *(x.get(n) for n in PROBED))
+            assert values.setdefault(key, x["value"]) == x["value"], f"{path}: {key}"
+            assert not x["commit"].endswith("-dirty"), f"{path}: {key}"
 
 
 def test_lines_of_one_metric_and_value_are_amended(tmp_path, capsys):
