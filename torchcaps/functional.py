@@ -26,12 +26,22 @@ def exact(values: Tensor) -> Tensor:
 
 
 def without_half(values: Tensor) -> Tensor:
-    """Cast float16 to float32, for small constants that float16 rounds to zero."""
+    """Cast float16 to float32, for small constants that float16 rounds to zero.
+
+    >>> without_half(torch.ones(2, dtype=torch.half)).dtype
+    torch.float32
+    """
     return values.float() if values.dtype == torch.float16 else values
 
 
 def bounded_gradient(values: Tensor) -> Tensor:
-    """Cast float16 to float32, with a gradient inside the range of float16."""
+    """Cast float16 to float32, with a gradient inside the range of float16.
+
+    >>> values = torch.zeros(1, dtype=torch.half, requires_grad=True)
+    >>> (1e8 * bounded_gradient(values)).sum().backward()
+    >>> values.grad
+    tensor([65504.], dtype=torch.float16)
+    """
     wide = without_half(values)
     if wide is not values and wide.requires_grad and not torch.compiler.is_compiling():
         most = torch.finfo(values.dtype).max
