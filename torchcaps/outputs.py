@@ -65,6 +65,12 @@ def check_folder(path: str | Path, *, command: str = "", force: bool = False) ->
     return path
 
 
+def check_outside_runs(folder: Path) -> None:
+    """Raise if a folder is a run or lies in one, for commands without `--force`."""
+    if (run := run_around(folder)) is not None:
+        raise TorchcapsError(f"{folder} lies in the run {run}. Choose a folder outside of it.")
+
+
 def _check_place(path: Path, force: bool) -> None:
     run = run_around(path)
     if run is not None and not force:

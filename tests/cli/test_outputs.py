@@ -1,5 +1,6 @@
 """Commands do not overwrite files or write into runs, and say so before the work."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,9 +9,12 @@ from rich.console import Console
 
 import torchcaps
 from torchcaps.cli import main
+from torchcaps.data.pack import _begin as begin_pack
 from torchcaps.errors import Interrupted, TorchcapsError
 from torchcaps.outputs import MANIFEST
+from torchcaps.sweeps.driver import open_sweep, plan
 from torchcaps.training import demo, loop
+from torchcaps.training.registry import get_recipe
 from torchcaps.training.run import Run, check_out
 
 MODEL = "capsnet-small.digits"
@@ -145,3 +149,19 @@ def test_an_interrupted_demo_is_continued_and_a_finished_one_kept(short_demo, mo
     assert demo.demo_folder(None, True) == Path("runs/demo")
     assert not Path("runs/demo/capsnet").exists()
     demo.run_demo(Path("runs/demo"), Console(quiet=True))
+
+
+def test_packs_and_sweeps_are_not_made_in_runs_or_over_files(place, capsys):
+    Path("full").mkdir()
+    Path("full/mine").write_text("mine")
+    recipe = get_recipe("demo/capsnet")
+    settings = plan(recipe, {"optimizer.lr": [1e-3]}, trials=1)
+    for folder, said in (("run/x", "lies in the run"), ("full", "not empty")):
+        with pytest.raises(TorchcapsError, match=said):
+            open_sweep(settings, Path(folder))
+        with pytest.raises(TorchcapsError, match=said):
+            begin_pack(Path(folder), {})
+    Path("page.html").write_text("mine")
+    assert main(["sweep", "show", "any", "--html", "page.html"]) == 1
+    assert "already exists" in capsys.readouterr().err
+    assert os.listdir("full") == ["mine"] and Path("page.html").read_text() == "mine"

@@ -111,16 +111,20 @@ def _print_plan(settings: Any, json: bool) -> None:
     say(f"{settings.trials} trials, {settings.search} search; then {settings.seeds} final runs.")
 
 
-def show(name: Name, /, json: bool = False, html: Folder = None) -> None:
+def show(name: Name, /, json: bool = False, html: Folder = None, force: bool = False) -> None:
     """Show a sweep: its best trials, what failed, and the final runs.
 
     Args:
         name: Folder of the sweep, or its name in runs/sweeps.
         json: Print everything as JSON.
         html: Write a report to this file: tables, parallel coordinates, importance and curves.
+        force: Replace the file of --html.
     """
+    from torchcaps.outputs import check_file
     from torchcaps.sweeps.folder import Sweep
 
+    if html is not None:
+        check_file(html, force=force)
     opened = Sweep.open(name)
     if html is not None:
         from torchcaps.sweeps.report import write_report

@@ -22,6 +22,7 @@ from torchcaps.data.source import sha256, sha256_file
 from torchcaps.data.stream import plain_jpeg
 from torchcaps.data.value_range import Range
 from torchcaps.errors import TorchcapsError, require
+from torchcaps.outputs import check_outside_runs
 from torchcaps.typed import read_object
 
 VERSION = 1
@@ -140,6 +141,7 @@ def _batched(rows: range) -> Iterator[range]:
 
 def _begin(out: Path, plan: dict[str, Any]) -> None:
     """Make the folder; raise if it holds anything but the same pack, unfinished."""
+    check_outside_runs(out)
     try:
         out.mkdir(parents=True, exist_ok=True)
         if (out / MANIFEST).exists():

@@ -8,6 +8,7 @@ from typing import Any
 from torchcaps.data.registry import shared_loads
 from torchcaps.errors import Interrupted, TorchcapsError, UsageError
 from torchcaps.models.registry import MODELS
+from torchcaps.outputs import check_outside_runs
 from torchcaps.places.job import Job, Outcome
 from torchcaps.places.local import Local
 from torchcaps.places.run import Place, Runner, check_place, get_place, run_jobs
@@ -124,6 +125,9 @@ def open_sweep(settings: Settings, out: Path | None) -> Sweep:
             )
         usual = SWEEPS / settings.recipe.name.replace("/", "-")
         folder, number = usual.with_name(f"{usual.name}-{number}"), number + 1
+    check_outside_runs(folder)
+    if folder.exists() and any(folder.iterdir()):
+        raise UsageError(f"{folder} is not empty: give --out a new or empty folder.")
     return Sweep.create(folder, settings)
 
 
