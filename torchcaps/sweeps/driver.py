@@ -49,8 +49,9 @@ def sweep(
     """Search over fields of a recipe; the same call again continues it.
 
     >>> over = {"optimizer.lr": "log:1e-4..1e-1", "model.num_iters": [1, 2, 3]}
-    >>> sweep = torchcaps.sweep("demo/capsnet", over, trials=50, search="tpe", stop_early=True)
-    >>> sweep.best.values, sweep.best.value, sweep.final
+    >>> options = {"trials": 50, "search": "tpe", "stop_early": True}
+    >>> sweep = torchcaps.sweep("demo/capsnet", over, **options)  # doctest: +SKIP
+    >>> sweep.best.values, sweep.best.value, sweep.final  # doctest: +SKIP
 
     recipe: a Recipe, its name, or a model's name with `data`
     over: by field, a list of values, a `Range`, or as in `torchcaps sweep --over`
