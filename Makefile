@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
-.PHONY: demo lint test test-slow test-all nightly attack docs screenshots vendor dist format clean
+.PHONY: demo lint test test-slow test-all nightly cluster attack docs screenshots vendor dist format clean
 
 demo: $(VENV)/installed
 	$(BIN)/torchcaps demo
@@ -22,7 +22,12 @@ test-slow: $(VENV)/installed-dev
 
 test-all: test test-slow
 
-nightly: test-all attack
+nightly: test-all cluster attack
+
+# a SLURM cluster (root, slurm-wlm and munge; skipped without) and a Ray cluster on this machine
+cluster: $(VENV)/installed-dev
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[ray]'
+	$(PYTEST) -n 0 -m "slurm or ray" tests/places
 
 attack: $(VENV)/installed-dev
 	TORCHCAPS_ATTACK=500 $(PYTEST) -m "slow or not slow" -rP --durations=10 tests/attack tests/papers/test_records.py

@@ -14,6 +14,7 @@ from rich.console import Console
 
 from torchcaps.cli import main
 from torchcaps.cli.commands import COMMANDS, GROUPS, HIDDEN
+from torchcaps.cli.sweep import SUBCOMMANDS
 from torchcaps.models.hub import pretrained_names
 from torchcaps.models.registry import list_models, models
 from torchcaps.papers.tables import get_table
@@ -90,10 +91,12 @@ def test_the_catalog_is_what_is_registered():
     assert done.returncode == 0, "make docs"
 
 
-@pytest.mark.parametrize("words", [["--help"], ["--version"], ["list"], ["completion", "bash"], []])
+@pytest.mark.parametrize("words", [
+    ["--help"], ["--version"], ["list"], ["completion", "bash"], [], ["sweep", "--help"],
+])  # fmt: skip
 def test_help_lists_and_completion_need_no_torch(words):
     code = "import sys; from torchcaps.cli import main; main(sys.argv[1:]); "
-    code += "sys.exit('torch' in sys.modules)"
+    code += "sys.exit(bool({'torch', 'optuna', 'ray', 'submitit'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True)
     assert done.returncode == 0 and done.stdout.strip(), done.stderr
 
@@ -108,6 +111,7 @@ def test_importing_torchcaps_imports_nothing_else():
 def test_help_of_everything(capsys):
     assert main([]) == 0 and main(["--help"]) == 0
     text = said(capsys)
+    assert len(COMMANDS) <= 16 and len(text.splitlines()) <= 2 * 28  # printed twice
     for command in COMMANDS:
         assert command in text
         assert main([command, "--help"]) == 0
@@ -144,6 +148,7 @@ def test_train_alone_says_what_to_type(capsys):
 EVERY = {
     **{name: function for name, function in {**COMMANDS, **HIDDEN}.items() if name not in GROUPS},
     **{f"{g} {name}": function for g, group in GROUPS.items() for name, function in group.items()},
+    **{f"sweep {name}": function for name, function in SUBCOMMANDS.items()},
 }
 
 

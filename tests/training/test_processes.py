@@ -21,8 +21,8 @@ TINY = [
 ]  # fmt: skip
 
 
-def torchcaps(*words, launcher=()):
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+def torchcaps(*words, launcher=(), **variables):
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
     command = [*(launcher or (sys.executable,)), "-m", "torchcaps.cli", *map(str, words)]
     return subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -85,12 +85,52 @@ def test_ctrl_c_leaves_a_run_that_resumes(tmp_path):
     assert list((run / "checkpoints").glob("0*")) and not (run / "record.json").exists()
 
 
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+def by_torchrun(node, port, *words):
+    launcher = (sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node")
+    launcher += ("1", "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}")
+    return torchcaps(*words, launcher=launcher)
+
+
+def by_srun(node, port, *words):
+    """What srun sets in a job of two nodes with one task each."""
+    variables = {
+        "SLURM_JOB_ID": "1", "SLURM_JOB_NAME": "train", "SLURM_NTASKS": "2", "SLURM_NNODES": "2",
+        "SLURM_NTASKS_PER_NODE": "1", "SLURM_PROCID": str(node), "SLURM_NODEID": str(node),
+        "SLURM_LOCALID": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
+    }  # fmt: skip
+    return torchcaps(*words, **variables)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("start_node", [by_torchrun, by_srun])
+def test_two_nodes_have_the_loss_curve_of_one(start_node, tmp_path):
+    """Two 'nodes' on this machine, started each for itself as a launcher does."""
+    options = ("--hardware.num-nodes", "2", "--hardware.strategy", "ddp", "--epochs", "1")
+    port = free_port()
+    nodes = [
+        start_node(node, port, *TINY, *options, "--out", tmp_path / "two") for node in range(2)
+    ]
+    for node in nodes:
+        finished(node)
+    assert main([*TINY, "--epochs", "1", "--out", str(tmp_path / "one")]) == 0
+    one, two = (
+        json.loads((tmp_path / name / "metrics.jsonl").read_text()) for name in ("one", "two")
+    )
+    assert two["train_loss"] == pytest.approx(one["train_loss"], rel=1e-4)
+    assert two["val_accuracy"] == pytest.approx(one["val_accuracy"], abs=0.01)
+    assert json.loads((tmp_path / "two/record.json").read_text())["results"]
+
+
 @pytest.mark.slow
 def test_two_processes_have_the_loss_curve_of_one(tmp_path):
     """From the command line; FSDP, and tasks that call any method, are in tasks/test_toys."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     launcher = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2")
     launcher += ("--master-port", str(port))
     pair = ("--hardware.devices", "2", "--hardware.strategy", "ddp", "--out", tmp_path / "two")

@@ -17,7 +17,7 @@ from torchcaps.papers.records import append_record, read, results_file
 from torchcaps.papers.tables import RESULTS, Table, counted_lines, get_table, list_tables
 from torchcaps.training.recipe import Recipe, from_dict, to_dict, with_root
 from torchcaps.training.registry import get_recipe, has_protocol, recipes
-from torchcaps.training.run import Run, claimed, run_folder
+from torchcaps.training.run import Run, claimed, first_process, run_folder
 
 HOW = ("fit", "features", "how")
 """Fields of a line that describe a metric beside its data: what a probe was fitted on and read."""
@@ -217,6 +217,8 @@ def train_and_record(
             run = resume(place, console, command, in_turn=in_turn)
         else:
             run = start(pretrained(wanted, console, lines), place, console, command)
+    if wanted.hardware.processes > 1 and not first_process():
+        return
     append_record(run.record(), lines)
     if metrics:
         root = Path(wanted.data.root) if wanted.data.root else None
@@ -243,6 +245,8 @@ def _at_a_place(
         arguments,
         name=f"{job.recipe} seed {job.seed}",
         log=str(job.folder.with_suffix(".log")),
+        nodes=recipe.hardware.num_nodes,
+        processes=recipe.hardware.processes,
     )
 
 

@@ -1,5 +1,6 @@
 """Jobs as tasks of a Ray cluster; each has a process of its own, and Ray runs lost ones again."""
 
+import json
 import os
 import signal
 import socket
@@ -62,6 +63,11 @@ class RayCluster:
 
     def submit(self, jobs: Sequence[str]) -> None:
         for text in jobs:
+            if json.loads(text)["processes"] > 1:
+                raise TorchcapsError(
+                    "--on ray: a job is one process. For one training on several devices, use "
+                    "--on slurm or torchrun."
+                )
             self.running[self.task.options(name="torchcaps").remote(text)] = text
 
     def wait(self, seconds: float) -> list[Ended]:

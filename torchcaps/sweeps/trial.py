@@ -11,7 +11,7 @@ from torchcaps.escape import Console
 from torchcaps.papers.pretraining import pretrained
 from torchcaps.sweeps.folder import EARLY, Trial, best_of
 from torchcaps.training.recipe import Recipe, from_dict
-from torchcaps.training.run import Run, claimed
+from torchcaps.training.run import Run, claimed, first_process
 
 
 def train_trial(*, recipe: dict[str, Any], folder: str, in_turn: bool, console: Console) -> None:
@@ -35,6 +35,8 @@ def train_trial(*, recipe: dict[str, Any], folder: str, in_turn: bool, console: 
                 console.print(traceback.format_exc(), markup=False, highlight=False)
             first = str(failure).strip().split("\n")[0]
             state, error = "failed", first or type(failure).__name__
+        if wanted.hardware.processes > 1 and not first_process():
+            return
         lines = run.metrics if run.metrics_file.exists() else []
         value, epoch = best_of(wanted, lines)
         if state == "finished" and value is None:

@@ -289,7 +289,7 @@ def claimed(
     The claim is a lock that ends with the process; its holder may claim again. Of processes that
     train one run together the first claims it.
     """
-    if recipe.hardware.processes > 1 and not _first():
+    if recipe.hardware.processes > 1 and not first_process():
         yield  # the first of them claims for all
         return
     from filelock import Timeout
@@ -312,7 +312,7 @@ def claimed(
         lock.release()
 
 
-def _first() -> bool:
+def first_process() -> bool:
     """Whether this is the first of processes that train together, as launchers number them."""
     for name in ("RANK", "SLURM_PROCID"):
         if name in os.environ:
