@@ -107,9 +107,17 @@ def by_srun(node, port, *words):
     return torchcaps(*words, **variables)
 
 
+@pytest.fixture(scope="module")
+def one_epoch(tmp_path_factory):
+    """The metrics of one process after an epoch."""
+    run = tmp_path_factory.mktemp("one") / "run"
+    assert main([*TINY, "--epochs", "1", "--out", str(run)]) == 0
+    return json.loads((run / "metrics.jsonl").read_text())
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("start_node", [by_torchrun, by_srun])
-def test_two_nodes_have_the_loss_curve_of_one(start_node, tmp_path):
+def test_two_nodes_have_the_loss_curve_of_one(start_node, one_epoch, tmp_path):
     """Two 'nodes' on this machine, started each for itself as a launcher does."""
     options = ("--hardware.num-nodes", "2", "--hardware.strategy", "ddp", "--epochs", "1")
     port = free_port()
@@ -118,12 +126,9 @@ def test_two_nodes_have_the_loss_curve_of_one(start_node, tmp_path):
     ]
     for node in nodes:
         finished(node)
-    assert main([*TINY, "--epochs", "1", "--out", str(tmp_path / "one")]) == 0
-    one, two = (
-        json.loads((tmp_path / name / "metrics.jsonl").read_text()) for name in ("one", "two")
-    )
-    assert two["train_loss"] == pytest.approx(one["train_loss"], rel=1e-4)
-    assert two["val_accuracy"] == pytest.approx(one["val_accuracy"], abs=0.01)
+    two = json.loads((tmp_path / "two/metrics.jsonl").read_text())
+    assert two["train_loss"] == pytest.approx(one_epoch["train_loss"], rel=1e-4)
+    assert two["val_accuracy"] == pytest.approx(one_epoch["val_accuracy"], abs=0.01)
     assert json.loads((tmp_path / "two/record.json").read_text())["results"]
 
 
