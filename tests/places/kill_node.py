@@ -156,13 +156,18 @@ def main(kind: str, folder: Path) -> dict:
             out = Path("driver.out").open("w")  # not a pipe: workers outlive a killed driver
             return subprocess.Popen(command, env=environment, stdout=out, stderr=out)
 
+        def tell(what: str) -> None:
+            print(f"{time.monotonic() - began:.0f} s: {what}", file=sys.stderr, flush=True)
+
         first = driver()
         until(lambda: recorded() and in_progress(), first)
         kill()
         count = len(recorded())
+        tell(f"killed a node after {len({line['seed'] for line in recorded()})} runs")
         until(lambda: len(recorded()) > count and in_progress(), first)
         first.kill()
         first.wait()
+        tell(f"killed the driver after {len({line['seed'] for line in recorded()})} runs")
         second = driver()
         second.wait(timeout=400)
         seconds = time.monotonic() - began
