@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from torchcaps.api import embed, evaluate, explore, export, fit, plot, predict, report, resume
     from torchcaps.estimator import CapsuleClassifier
     from torchcaps.models import create_model, list_models
+    from torchcaps.parts import Parts
     from torchcaps.sweeps.driver import sweep
     from torchcaps.training.load import load
     from torchcaps.training.recipe import Recipe
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 _API = ("embed", "evaluate", "explore", "export", "fit", "plot", "predict", "report", "resume")
 _HOMES = {
     "CapsuleClassifier": "estimator",
+    "Parts": "parts",
     "Recipe": "training.recipe",
     "Run": "training.run",
     "create_model": "models",
@@ -63,6 +65,7 @@ _PACKAGES = (
 )  # fmt: skip
 __all__ = [
     "CapsuleClassifier",
+    "Parts",
     "Recipe",
     "Run",
     "analysis",

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import fields as dataclass_fields
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from torchcaps.escape import Console
 from torchcaps.models import Model
 from torchcaps.models.predict import BATCH_SIZE, Prediction, image_batches
 from torchcaps.outputs import check_file, check_folder
+from torchcaps.parts import Parts, run_parts
 from torchcaps.training import loop
 from torchcaps.training.auto_recipe import auto_recipe
 from torchcaps.training.evaluate import evaluate
@@ -218,33 +219,83 @@ def _model(source: Source, device: str = "auto") -> Model:
     return model.to(best_device(device)).eval()
 
 
+@overload
 def predict(
     model: Source, images: Any, *, top_k: int = 5, batch_size: int = BATCH_SIZE
-) -> list[list[Prediction]]:
+) -> list[list[Prediction]]: ...
+
+
+@overload
+def predict(
+    model: Source, images: Any, *, out: str | Path, top_k: int = 5, batch_size: int = BATCH_SIZE,
+    **parts: Any,
+) -> Parts: ...  # fmt: skip
+
+
+def predict(
+    model: Source, images: Any, *, top_k: int = 5, batch_size: int = BATCH_SIZE,
+    out: str | Path | None = None, **parts: Any,
+) -> list[list[Prediction]] | Parts:  # fmt: skip
     """The most likely classes of each image, the most likely first.
 
     images: a file, a folder, a Pillow image, a list of these, a numpy array or a tensor [N,C,H,W],
     uint8 or float in [0,1]
+    out: a folder for the results of a data set by name (folder:, packed:, hf:, webdataset:), in
+    parts that a killed call keeps; parts: `part_size`, `on`, `at_once` and `force`
 
     >>> images = torchcaps.data.load("digits").test.images[:2]
     >>> len(torchcaps.predict("convnet-avg-small.digits", images))
     2
     """
+    if out is not None:
+        return _parts("predict", model, images, out, top_k=top_k, batch_size=batch_size, **parts)
+    _no_parts(parts)
     return _model(model).predict(images, top_k, batch_size)
+
+
+def _parts(kind: Any, model: Source, data: Any, out: str | Path, **options: Any) -> Parts:
+    if isinstance(model, Model) or not isinstance(data, str | Path):
+        raise UsageError("out= needs the model and the data by name: a run and 'packed:PATH'.")
+    return run_parts(kind, model.folder if isinstance(model, Run) else model, str(data), out,
+                     **options)  # fmt: skip
+
+
+def _no_parts(options: dict[str, Any]) -> None:
+    if options:
+        raise UsageError(f"{', '.join(options)}: for results in parts; add out=FOLDER.")
+
+
+@overload
+def embed(
+    model: Source, images: Any, *, features: str = "", batch_size: int = BATCH_SIZE
+) -> Tensor: ...
+
+
+@overload
+def embed(
+    model: Source, images: Any, *, out: str | Path, features: str = "",
+    batch_size: int = BATCH_SIZE, **parts: Any,
+) -> Parts: ...  # fmt: skip
 
 
 @torch.no_grad()
 def embed(
-    model: Source, images: Any, *, features: str = "", batch_size: int = BATCH_SIZE
-) -> Tensor:
+    model: Source, images: Any, *, features: str = "", batch_size: int = BATCH_SIZE,
+    out: str | Path | None = None, **parts: Any,
+) -> Tensor | Parts:  # fmt: skip
     """A vector for each image, from one of the model's representations. -> [N,D]
 
     images: as in `predict`; features: a name of `model.representations`; default: the first
+    out, parts: as in `predict`, for data sets that do not fit in memory
 
     >>> images = torchcaps.data.load("digits").test.images[:2]
     >>> torchcaps.embed("capsnet-small.digits", images).shape
     torch.Size([2, 160])
     """
+    if out is not None:
+        options = {"features": features, "batch_size": batch_size, **parts}
+        return _parts("embed", model, images, out, **options)
+    _no_parts(parts)
     from torchcaps.metrics.probes.metric import representation
 
     encoder = _model(model)

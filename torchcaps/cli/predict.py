@@ -11,7 +11,7 @@ from rich.text import Text as RichText
 from tyro.conf import Positional, arg
 
 from torchcaps.cli.console import console, print_json, say
-from torchcaps.cli.parse import File, Folder, Text
+from torchcaps.cli.parse import AtOnce, File, Folder, On, Text
 from torchcaps.errors import UsageError
 from torchcaps.escape import for_csv
 
@@ -27,6 +27,26 @@ def _batches(files: list[Path], size: int, label: str) -> Iterator[list[Path]]:
     return iter(track(parts, label, console=console, disable=hidden, transient=True))
 
 
+def _in_parts(kind: Any, model: str, images: tuple[Path, ...], out: Path, **options: Any) -> None:
+    """Write the result of a whole data set in parts, with a progress bar."""
+    from rich.progress import Progress
+
+    from torchcaps.parts import run_parts
+
+    if len(images) != 1:
+        raise UsageError(f"--out {out}: give one data set, such as packed:PATH or a folder.")
+    with Progress(console=console, disable=not sys.stderr.isatty(), transient=True) as bar:
+        task = bar.add_task(kind)
+
+        def progress(done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total)
+
+        result = run_parts(kind, model, str(images[0]), out, progress=progress, **options)
+    shape = "x".join(map(str, result.shape))
+    count = len(result.manifest["parts"])
+    say(f"wrote {out}: {shape} in {count} parts. In Python: torchcaps.Parts({str(out)!r})")
+
+
 def predict(
     model: Source,
     images: Images,
@@ -35,19 +55,40 @@ def predict(
     batch_size: int = 64,
     csv: bool = False,
     json: bool = False,
+    out: Folder = None,
+    part_size: int = 100_000,
+    on: On = "local",
+    at_once: AtOnce = 0,
+    force: bool = False,
 ) -> None:
     """Classify images: the most likely classes and their probabilities.
 
-    Examples: torchcaps predict runs/mine photo.jpg · torchcaps predict runs/mine photos/ --csv
+    With --out: a whole data set (folder:PATH, packed:PATH, hf:USER/SET, webdataset:PATH) in parts,
+    which the same command completes after a kill.
+
+    Examples: torchcaps predict runs/mine photo.jpg · torchcaps predict runs/mine photos/ --csv ·
+    torchcaps predict runs/mine packed:millions --out classes --at-once 4
 
     Args:
         model: A run, a saved model, a pretrained model or a hub id.
-        images: Image files and folders of images.
+        images: Image files and folders of images, or one data set.
         top_k: Number of classes to print.
         batch_size: Images at a time.
         csv: Print as CSV: file, class, probability.
         json: Print as JSON: a list of {file, classes: [{name, probability}]}.
+        out: New folder for the results of a data set, in parts.
+        part_size: Images of a part.
+        on: Place where the parts are computed: local, slurm or ray, with options.
+        at_once: Number of parts at a time; default: 1 here, all on a cluster.
+        force: Replace the results of another model or data set.
     """
+    if out is not None:
+        if csv or json:
+            raise UsageError("--csv and --json print; --out writes a folder. Give one of them.")
+        return _in_parts(
+            "predict", model, images, out, top_k=top_k, batch_size=batch_size,
+            part_size=part_size, on=on, at_once=at_once, force=force,
+        )  # fmt: skip
     from torchcaps.models.predict import image_files
     from torchcaps.training.load import load
 
@@ -91,20 +132,35 @@ def embed(
     out: File,
     features: Text = "",
     batch_size: int = 64,
+    part_size: int = 100_000,
+    on: On = "local",
+    at_once: AtOnce = 0,
     force: bool = False,
 ) -> None:
-    """Write a vector for each image, as .npy or .csv.
+    """Write a vector for each image, as .npy or .csv, or of a whole data set in parts.
 
-    Example: torchcaps embed runs/mine photos/ --out photos.npy
+    A folder for --out holds a data set (folder:PATH, packed:PATH, hf:USER/SET, webdataset:PATH) in
+    parts, which the same command completes after a kill.
+
+    Examples: torchcaps embed runs/mine photos/ --out photos.npy ·
+    torchcaps embed runs/mine packed:millions --out vectors --at-once 4
 
     Args:
         model: A run, a saved model, a pretrained model or a hub id.
-        images: Image files and folders of images.
-        out: The file: .npy, with the images' names in a .txt beside it, or .csv, with a header.
+        images: Image files and folders of images, or one data set.
+        out: A file, .npy (the images' names in a .txt beside it) or .csv, or a folder for parts.
         features: A representation of the model; default: the first.
         batch_size: Images at a time.
+        part_size: Images of a part.
+        on: Place where the parts are computed: local, slurm or ray, with options.
+        at_once: Number of parts at a time; default: 1 here, all on a cluster.
         force: Replace files.
     """
+    if not out.suffix:
+        return _in_parts(
+            "embed", model, images, out, features=features, batch_size=batch_size,
+            part_size=part_size, on=on, at_once=at_once, force=force,
+        )  # fmt: skip
     import numpy as np
 
     from torchcaps.api import embed as vectors_of
@@ -113,7 +169,9 @@ def embed(
     from torchcaps.training.load import load
 
     if out.suffix not in (".npy", ".csv"):
-        raise UsageError(f"--out {out}: the file's name ends in .npy or .csv.")
+        raise UsageError(
+            f"--out {out}: the name of a file ends in .npy or .csv, that of a folder in neither."
+        )
     names = out.with_suffix(".txt")
     for path in (out, names) if out.suffix == ".npy" else (out,):
         check_file(path, force=force)

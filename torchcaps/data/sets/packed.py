@@ -11,7 +11,7 @@ from typing import Any
 
 from torchcaps.data.dataset import Dataset, Split
 from torchcaps.data.images import Size, as_size, values_of
-from torchcaps.data.pack import MANIFEST, Progress, open_pack, pack, verify
+from torchcaps.data.pack import MANIFEST, Progress, open_pack, pack, read_manifest, verify
 from torchcaps.data.records import SPLITS, ArrowRecords, FileRecords, Records, TarRecords
 from torchcaps.data.registry import register
 from torchcaps.data.sets.folder import file_records, list_files, split_up
@@ -205,6 +205,16 @@ def open_records(text: str) -> Records:
             raise TorchcapsError(f"{text}: no such folder, and it does not start with {kinds}.")
         return _folder_records(text) if path.is_dir() else _tar_records(text)
     return call(SOURCES[parse(text)[0]], text)
+
+
+def decoder_of(records: Records, size: Size, mode: str, value_range: Range | None) -> Decoder:
+    """The decoder of records for images of a size, which a model takes."""
+    if records.name.startswith("packed:"):
+        folder = Path(records.name.partition(":")[2])
+        decoder = pack_decoder(folder, read_manifest(folder), "x".join(map(str, size)), mode)
+        decoder.value_range = value_range or decoder.value_range
+        return decoder
+    return Decoder(size, mode, value_range=value_range or value_range_of(records))
 
 
 PACK_OPTIONS = ("size", "mode", "coding", "quality", "range", "skip_broken")
