@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image, ImageEnhance
 
-from torchcaps.data import Augment, Batch, load
+from torchcaps.data import Augment, Batch, Loader, load
 from torchcaps.data.augment import (
+    TRANSFORMS,
     Affine,
     ColorJitter,
     Crop,
@@ -199,3 +200,31 @@ def test_options_out_of_range_raise(text):
 def test_data_set_options_out_of_range_raise(name):
     with pytest.raises(UsageError, match="does not lie between"):
         load(name)
+
+
+def test_a_resized_crop_reaches_every_corner():
+    """A quarter of the image: its corners come to the corners of the result, its center too."""
+    images = torch.zeros(3, 1, 20, 20)
+    u = torch.tensor([[0.0, 0.5, 0.0, 0.0], [0.0, 0.5, 1.0, 0.0], [0.0, 0.5, 0.5, 0.5]])
+    matrix = ResizedCrop(min_area=0.25).sample(u, images)
+    expected = [[[2, 0, x], [0, 2, y]] for x, y in ((10, 10), (-10, 10), (0, 0))]
+    torch.testing.assert_close(matrix, torch.tensor(expected, dtype=torch.float32))
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_augmentation_has_other_random_numbers_than_generated_images(seed, monkeypatch):
+    """Both count by sample; with the same numbers every rotation to the left would be flipped."""
+    seen = []
+
+    class Spy(Flip):
+        def sample(self, u, images):
+            seen.append(u)
+            return super().sample(u, images)
+
+    monkeypatch.setitem(TRANSFORMS, "spy", Spy)
+    loader = Loader(load("rotated:digits", seed=seed), 1000, seed=seed, augment=Augment(("spy",)))
+    loader.batch(0)
+    order = loader._permutation(0)[:1000]
+    for key in (seed, 3 * seed):
+        drawn = counter_uniform(key, order, 1)[:, 0]
+        assert torch.corrcoef(torch.stack([drawn, seen[0][:, 0]]))[0, 1].abs() < 0.1

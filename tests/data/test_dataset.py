@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchcaps.data import Dataset, Split, as_dataset, hold_out, load
-from torchcaps.data.dataset import class_warnings, hold_fewer, keep_per_class
+from torchcaps.data.dataset import class_warnings, hold_fewer, keep_per_class, named_as
 from torchcaps.data.source import sha256
 from torchcaps.errors import TorchcapsError
 
@@ -131,3 +131,19 @@ def test_numbers_of_classes_with_gaps_are_named():
     assert text == "memory: classes with no images (number labels from 0 without gaps): 0."
     (text,) = class_warnings(as_dataset((images, [0, 5, 10, 15] * 10)))
     assert "1, 2, 3, 4, 6, 7, 8, 9, 11, 12 and 2 more" in text
+
+
+def test_labels_are_renumbered_by_the_names_of_their_classes():
+    """Images without a label have none afterwards, whatever class is the first."""
+    splits = labelled(0, 1, -1), labelled(-1, 0), labelled(1, 1, -1, 0)
+    data = Dataset("photos", *splits, ("dog", "cat"))
+    named = named_as(data, ("emu", "cat", "dog"))
+    assert named.classes == ("emu", "cat", "dog")
+    assert [s.labels.tolist() for s in (named.train, named.val, named.test)] == [
+        [2, 1, -1], [-1, 2], [1, 1, -1, 2]
+    ]  # fmt: skip
+    assert named_as(data, data.classes) is data
+    pairs = replace(data, test=replace(splits[2], labels=torch.tensor([[0, 1], [1, -1]])))
+    assert named_as(pairs, ("cat", "dog")).test.labels.tolist() == [[1, 0], [0, -1]]
+    with pytest.raises(TorchcapsError, match="does not know: cat. The model's classes: dog, emu"):
+        named_as(data, ("dog", "emu"))

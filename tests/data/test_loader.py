@@ -90,3 +90,18 @@ def test_a_batch_has_an_image(size, digits):
         Loader(digits, size, seed=0)
     with pytest.raises(TorchcapsError, match="at least 1"):
         list(digits.test.batches(size))
+
+
+def test_cutmix_pastes_other_images(digits):
+    """Every pasted rectangle is of a training image, seldom of the same one."""
+    mixed = Loader(digits, 100, seed=2, cutmix=1.0).batch(3)
+    plain = Loader(digits, 100, seed=2).batch(3)
+    changed = (mixed.images != plain.images).flatten(1).any(1)
+    large = mixed.kept < 0.7
+    assert large.sum() > 30 and changed[large].float().mean() > 0.95
+    assert (mixed.pasted != mixed.labels).float().mean() > 0.7
+    known = digits.train.images.float() / 255
+    row = int((mixed.kept - 0.5).abs().argmin())
+    inside = mixed.images[row] != plain.images[row]
+    sources = (known == mixed.images[row])[:, inside].all(1)
+    assert (digits.train.labels[sources] == mixed.pasted[row]).any()

@@ -7,7 +7,7 @@ import torchcaps
 from tests.conftest import TINY_CAPSNET
 from torchcaps.data import Split
 from torchcaps.errors import TorchcapsError
-from torchcaps.metrics.accuracy import Counter, Training, confusion, exact, probabilities
+from torchcaps.metrics.accuracy import Counter, Mirrored, Training, confusion, exact, probabilities
 from torchcaps.metrics.base import PreparedMetric, read_metric
 from torchcaps.models import Output
 
@@ -75,3 +75,29 @@ def test_train_accuracy_uses_generated_training_images():
     expected = (best == batch.labels.sort(1).values).all(1).float().mean()
     found = Training(images=40).score(model, data, data.test)
     assert found == {"train_accuracy": pytest.approx(float(expected))}
+
+
+def test_images_without_labels_do_not_count():
+    """With two labels per image, a missing one counts as found, so the image must not count."""
+    labels = torch.tensor([[1, 2], [0, -1], [-1, -1], [-1, -1]])
+    scores = torch.tensor([[0.1, 0.9, 0.9], [0.1, 0.9, 0.8], [0.9, 0.9, 0.0], [0.0, 0.0, 0.0]])
+    counter = Counter(Split(torch.zeros(4, 1, 2, 2, dtype=torch.uint8), labels))
+    counter.add(Output(scores, scores), labels)
+    assert counter.numbers() == {"accuracy": 0.5, "exact_match": 0.5}
+    single = Counter(Split(torch.zeros(4, 1, 2, 2, dtype=torch.uint8), labels[:, 0]))
+    single.add(Output(scores, scores), labels[:, 0])
+    assert single.numbers() == {"accuracy": 0.5}
+
+
+def test_a_mirrored_prediction_is_a_mean_not_the_surest():
+    """0.5, 0.4, 0.1 and 0.05, 0.45, 0.5: the mean is largest at 1, no single value is."""
+    both = torch.tensor([[0.5, 0.4, 0.1], [0.05, 0.45, 0.5]])
+
+    class Halves(torch.nn.Module):
+        def encode(self, images):
+            return Output(both.logit(), both[(images[:, 0, 0, 0] < 0.5).long()])
+
+    images = torch.tensor([255, 0], dtype=torch.uint8).reshape(1, 1, 1, 2)
+    for label, right in ((1, 1.0), (0, 0.0), (2, 0.0)):
+        split = Split(images, torch.tensor([label]))
+        assert Mirrored().score(Halves(), None, split) == {"mirrored_accuracy": right}

@@ -4,7 +4,7 @@ import torch
 from torchcaps.data import Split
 from torchcaps.functional import affine_matrix, warp
 from torchcaps.metrics.accuracy import accuracy
-from torchcaps.metrics.angles import Predictions, class_and_odds, predict_rotated
+from torchcaps.metrics.angles import Angles, Predictions, class_and_odds, predict_rotated
 from torchcaps.metrics.base import prepare
 from torchcaps.models import Output, create_model
 
@@ -72,3 +72,22 @@ def test_classifiers_without_a_decoder_use_confidence_only(digits):
     (taken,) = prepare(["angles:digits,frames=2"], digits, "digits", None, 0)
     lines = {line["metric"]: line["value"] for line in taken.evaluate(model, "test")}
     assert list(lines) == ["angles_confidence", "angles_logit"]
+
+
+def test_the_weight_of_reconstructions_is_chosen_on_validation_images(digits, monkeypatch):
+    """On the validation images only a weight can tell; on the test images any weight is wrong."""
+    odds, logits = torch.tensor([[2.0, 1.0]]), torch.tensor([[1.0, 2.0]])
+    classes, errors = torch.tensor([[3, 5]]), torch.tensor([[4.0, 1.0]])
+    answers = {
+        id(digits.val): Predictions(classes, odds, logits, errors, torch.tensor([5])),
+        id(digits.test): Predictions(classes, odds, logits, errors, torch.tensor([3])),
+    }
+    monkeypatch.setattr(
+        "torchcaps.metrics.angles.predict_rotated", lambda _, split, frames: answers[id(split)]
+    )
+    metric, model = Angles(), create_model("capsnet-small")
+    metric.learn(model, digits)
+    assert metric.weight == answers[id(digits.val)].best_weight() > 1 / 3
+    assert metric.score(model, digits, digits.test) == {
+        "angles_confidence": 1.0, "angles_logit": 0.0, "angles_drawing": 0.0
+    }  # fmt: skip

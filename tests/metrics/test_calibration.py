@@ -41,3 +41,15 @@ def test_calibration_error_is_confidence_minus_accuracy():
         .axes[0]
         .get_lines()
     )
+
+
+def test_bins_of_a_fifteenth():
+    """0.65 right and 0.69 wrong are in two bins of 15, in one of 10: 0.35 / 2 + 0.69 / 2."""
+    low, high = round(0.65 * 255) / 255, round(0.69 * 255) / 255
+    one, two = claims([True], low), claims([False], high)
+    split = Split(torch.cat([one.images, two.images]), torch.cat([one.labels, two.labels]))
+    assert calibration_error(Claims(), split) == pytest.approx(((1 - low) + high) / 2, abs=1e-6)
+    mean, accuracy, count = reliability(Claims(), split)
+    assert len(count) == 15 and count.nonzero()[0].tolist() == [9, 10]
+    assert mean[9:11].tolist() == pytest.approx([low, high])
+    assert accuracy[9:11].tolist() == [1.0, 0.0]

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import torchcaps
+from tests.conftest import TINY_CAPSNET
 from tests.models.test_registry import small
 from torchcaps.errors import TorchcapsError
 
@@ -58,3 +59,14 @@ def test_a_model_without_classes_has_no_weights_for_any():
         bare.predict(torch.rand(1, *bare.config.image_shape))
     with pytest.raises(TorchcapsError, match="no classifier"):
         make("sparse-small").reset_classifier(3)
+
+
+@pytest.mark.parametrize("squashed", [True, False])
+def test_logits_of_capsnet_are_log_odds_of_its_lengths(squashed):
+    """A length below one is a probability, so that a sigmoid of its logit returns it."""
+    model = torchcaps.create_model("capsnet-small", squash=squashed, **TINY_CAPSNET).eval()
+    output = model(torch.rand(3, *model.config.image_shape))
+    lengths = output.layers[-1].poses.norm(dim=-1)
+    torch.testing.assert_close(output.scores, lengths, atol=1e-4, rtol=1e-3)
+    expected = lengths.clamp(1e-6, 1 - 1e-6).logit() if squashed else lengths
+    torch.testing.assert_close(output.logits, expected, atol=1e-2, rtol=1e-2)

@@ -136,3 +136,13 @@ def test_invalid_arguments_raise():
         dynamic_routing(poses, weight[:3])
     with pytest.raises(TorchcapsError, match="do not split into rows"):
         dynamic_routing(poses[..., :2], weight)
+
+
+def test_bias_is_squashed_with_the_sum():
+    poses, weight = inputs()
+    bias = torch.randn(J, E, dtype=torch.float64)
+    plain = dynamic_routing(poses, weight, 1, squash=False)[0]
+    for route in (dynamic_routing, dynamic_routing_reference):
+        biased = route(poses, weight, 1, bias=bias)[0]
+        torch.testing.assert_close(biased, squash(plain + bias))
+        assert (biased.norm(dim=-1) < 1).all()

@@ -1,8 +1,9 @@
 """The launcher: Lightning's hint about srun is for SLURM jobs alone."""
 
 import pytest
+import torch
 
-from torchcaps.training.hardware import make_fabric
+from torchcaps.training.hardware import evaluation_precision, make_fabric
 from torchcaps.training.recipe import HardwareSpec
 
 
@@ -14,3 +15,13 @@ def test_one_process_trains_where_srun_is_installed(tmp_path, monkeypatch, job):
     for name, value in job.items():
         monkeypatch.setenv(name, value)
     assert make_fabric(HardwareSpec(accelerator="cpu")).world_size == 1  # warnings are errors
+
+
+@pytest.mark.parametrize(("precision", "products"), [("fp32", "highest"), ("bf16", "high")])
+def test_only_runs_in_full_float32_are_evaluated_without_tf32(precision, products):
+    before = torch.get_float32_matmul_precision()
+    with evaluation_precision(HardwareSpec(precision=precision)):
+        assert torch.get_float32_matmul_precision() == products
+        assert torch.backends.cudnn.allow_tf32 == (precision != "fp32")
+    assert torch.get_float32_matmul_precision() == before
+    assert not torch.backends.cudnn.allow_tf32, "as the fixture left it"

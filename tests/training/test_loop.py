@@ -494,8 +494,9 @@ def test_a_bf16_run_is_recorded_and_evaluated_in_one_arithmetic(tiny_recipe, tmp
         if data == "digits" and split == "val":
             assert validated[f"val_{metric}"] == value
     for split in ("test", "val"):
-        numbers = evaluate(run.folder, split=split)["numbers"]
-        assert numbers == {
+        found = evaluate(run.folder, split=split)
+        numbers = found["numbers"]
+        assert found["split"] == split and numbers == {
             m: v for (d, s, m), v in lines.items() if d == "digits" and s == split and m in numbers
         }
     again = list(evaluate_metrics(run.folder, list(recipe.metrics)))
@@ -520,3 +521,18 @@ def test_a_split_without_images_is_not_evaluated(digits):
     nothing = replace(digits, test=digits.test[:0])
     with pytest.raises(TorchcapsError, match="no images in its split 'test'"):
         evaluate("capsnet-small.digits", nothing)
+
+
+def test_choose_the_last(tiny_recipe, tmp_path, monkeypatch):
+    """The weights after the last epoch, though an earlier one was better."""
+    said = iter([0.2, 0.9, 0.4])
+    original = ClassifyTask.evaluate
+
+    def evaluate(self, rows):  # the evaluation at the end has numbers of its own
+        told = next(said, None)
+        return {"accuracy": told, "loss": 1.0} if told else original(self, rows)
+
+    monkeypatch.setattr(ClassifyTask, "evaluate", evaluate)
+    run = start(replace(tiny_recipe, epochs=3, choose="last"), tmp_path / "last")
+    assert [line["val_accuracy"] for line in run.metrics] == [0.2, 0.9, 0.4]
+    assert run.record()["chosen_epoch"] == 2

@@ -127,3 +127,15 @@ def test_a_folder_of_images_that_changed_is_told(tmp_path):
     assert "note" not in evaluate(run.folder)
     Image.new("L", (28, 28)).save(photos / "cat" / "new.png")
     assert "other files" in evaluate(run.folder)["note"]
+
+
+def test_the_seconds_before_a_resume_count(stopped, monkeypatch):
+    original = Training.restore
+
+    def after_an_hour(self):
+        problems = original(self)
+        self.state.seconds = 3600.0
+        return problems
+
+    monkeypatch.setattr(Training, "restore", after_an_hour)
+    assert 3600 < resume(stopped.folder).record()["seconds"] < 3700

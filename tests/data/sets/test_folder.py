@@ -245,3 +245,17 @@ def test_every_image_knows_its_file(tmp_path):
             assert name.split("/")[0] == found.classes[label]
             assert torch.equal(read_image(tmp_path / name, 10, "RGB"), pixels)
     assert found.file_of(-1) == "" and data.load("digits").file_of(0) == ""
+
+
+@pytest.mark.parametrize("seed", [0, 3])
+def test_validation_images_are_not_chosen_by_the_seed_of_the_test_images(seed, tmp_path):
+    """Without splits seed 0 holds out the test images, the run's seed + 1 those for validation."""
+    classes(tmp_path, "photos", "split/train", "split/test", count=40)
+    loaded = data.load(f"folder:{tmp_path}/photos,size=8", seed=seed)
+    kept, test = data.hold_out(torch.zeros(40).long(), seed=0)
+    val = kept[data.hold_out(torch.zeros(len(kept)).long(), seed=seed + 1)[1]]
+    assert loaded.test.factors["file"].tolist() == test.tolist()
+    assert loaded.val.factors["file"].tolist() == val.tolist()
+    loaded = data.load(f"folder:{tmp_path}/split,size=8", seed=seed)
+    val = 40 + data.hold_out(torch.zeros(40).long(), seed=seed)[1]  # the files of test/ come first
+    assert loaded.val.factors["file"].tolist() == val.tolist()

@@ -11,7 +11,7 @@ from torchcaps import data
 from torchcaps.data.sets import generated
 from torchcaps.data.sets.generated import affnist_transformation, rotation, translation
 from torchcaps.errors import TorchcapsError
-from torchcaps.functional import translate
+from torchcaps.functional import counter_uniform, translate
 
 
 def centroid(images):
@@ -264,3 +264,32 @@ def test_shift_option_of_multimnist():
     assert rims[0] > rims[1] > 0
     with pytest.raises(TorchcapsError, match="between 0 and 8"):
         data.load("multimnist:digits,shift=9")
+
+
+@pytest.mark.parametrize("seed", [0, 2])
+def test_every_split_has_random_numbers_of_its_own(seed):
+    """Training, validation and test images of seed s use the numbers of 3 s, 3 s + 1, 3 s + 2."""
+    loaded = data.load("rotated:digits,degrees=50", seed=seed)
+
+    def angles(key):
+        return 50 * (2 * counter_uniform(key, torch.arange(500), 7)[:, 0] - 1)
+
+    torch.testing.assert_close(loaded.val.factors["degrees"], angles(3 * seed + 1))
+    torch.testing.assert_close(loaded.test.factors["degrees"], angles(3 * seed + 2))
+    rows = torch.arange(500)
+    images = loaded.train.images[rows].float() / 255
+    u = counter_uniform(3 * seed, rows, 7)
+    expected = rotation(50)(images, u)[0]
+    torch.testing.assert_close(loaded.training(rows, rows).images, expected)
+    pairs = data.load("multimnist:digits,copies=1", seed=seed)
+    for key, split in ((1, pairs.val), (2, pairs.test)):
+        u = counter_uniform(3 * seed + key, torch.arange(500), 7)
+        first = split.labels[:, 0]
+        assert torch.equal(split.labels[:, 1], (first + 1 + (u[:, 0] * 9).long()) % 10)
+
+
+def test_the_axes_of_affnist_have_independent_scales():
+    factors = data.load("affnist-like:digits,copies=4").test.factors
+    names = ("degrees", "shear", "scale_x", "scale_y")
+    together = torch.corrcoef(torch.stack([factors[name] for name in names]))
+    assert (together - torch.eye(4)).abs().max() < 0.1

@@ -1,3 +1,4 @@
+import math
 from dataclasses import replace
 
 import pytest
@@ -6,6 +7,7 @@ import torch
 from torchcaps.data.dataset import joined
 from torchcaps.metrics.base import prepare
 from torchcaps.models import create_model
+from torchcaps.models.generative.metrics import information
 from torchcaps.models.generative.task import Elbo, ElboTask
 
 
@@ -41,3 +43,16 @@ def test_the_task_counts_presences_on_every_image_as_the_metric_does(digits):
     lines = metric.evaluate(model, "test")
     assert {x["metric"]: x["value"] for x in lines}.items() <= task.items()
     assert len(turned) > 2000 and lines[0]["n"] == len(turned)
+
+
+def test_majority_and_information_by_hand():
+    """Object 0 has labels 0, 0, 1, object 1 labels 1, 1, 0: four of six are of the majority."""
+    objects, labels = torch.tensor([0, 0, 0, 1, 1, 1]), torch.tensor([0, 0, 1, 1, 1, 0])
+    majority, nats = information(objects, labels)
+    assert majority == pytest.approx(4 / 6)
+    assert nats == pytest.approx(2 / 3 * math.log(4 / 3) + 1 / 3 * math.log(2 / 3))
+    one = information(torch.zeros(4).long(), torch.tensor([2, 2, 2, 0]))
+    assert one == (0.75, pytest.approx(0.0))
+    assert information(torch.tensor([0, 3]), torch.tensor([1, 0])) == (
+        1.0, pytest.approx(math.log(2))
+    )  # fmt: skip
