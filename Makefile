@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
-.PHONY: demo lint test test-slow test-all nightly cluster attack docs screenshots vendor dist format clean
+.PHONY: demo lint test test-slow test-all nightly cluster attack mutants docs screenshots vendor dist format clean
 
 demo: $(VENV)/installed
 	$(BIN)/torchcaps demo
@@ -22,7 +22,7 @@ test-slow: $(VENV)/installed-dev
 
 test-all: test test-slow
 
-nightly: test-all cluster attack
+nightly: test-all cluster attack mutants
 
 # a SLURM cluster (root, slurm-wlm and munge; skipped without) and a Ray cluster on this machine
 cluster: $(VENV)/installed-dev
@@ -31,6 +31,9 @@ cluster: $(VENV)/installed-dev
 
 attack: $(VENV)/installed-dev
 	TORCHCAPS_ATTACK=500 $(PYTEST) -m "slow or not slow" -rP --durations=10 tests/attack tests/papers/test_records.py
+
+mutants: $(VENV)/installed-dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m scripts.mutants
 
 docs: $(VENV)/installed-dev
 	$(BIN)/python -m torchcaps.cli.catalog
