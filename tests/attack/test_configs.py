@@ -13,7 +13,7 @@ from torchcaps.errors import TorchcapsError
 from torchcaps.metrics.base import read_metric
 from torchcaps.models.registry import from_folder
 from torchcaps.training.optim import learning_rate, make_optimizer
-from torchcaps.training.recipe import from_dict, load, to_dict
+from torchcaps.training.recipe import load, sum_of, to_dict
 from torchcaps.training.setup import _check, build_task
 
 
@@ -88,8 +88,11 @@ VALUES = [None, True, -1, 0, 1, 10**13, 10**400, 1e300, float("nan"), float("inf
           "../..", "\0", [], {}, [1], ["a"], {"a": 1}, [[[]]], "é" * 5000]  # fmt: skip
 
 
-def test_recipes_of_any_values(tiny_recipe):
-    """Two thousand values in every place of a recipe: a recipe, or a sentence."""
+def test_recipes_of_any_values(tiny_recipe, tmp_path):
+    """Two thousand values in every place of a recipe file whose checksum is right: a recipe, or a
+    sentence. With the checksum of other values none is read.
+    """
+    path = tmp_path / "recipe.json"
     plain = to_dict(tiny_recipe)
     places = [(k,) for k in plain if k != "version"]
     places += [(k, i) for k, v in plain.items() if isinstance(v, dict) for i in v]
@@ -98,12 +101,20 @@ def test_recipes_of_any_values(tiny_recipe):
         values = json.loads(json.dumps(plain))
         *group, name = chance.choice(places)
         (values[group[0]] if group else values)[name] = chance.choice(VALUES)
+        path.write_text(json.dumps({**values, "sum": sum_of(values)}))
         try:
-            _believed(from_dict(values, "recipe.json"))
+            _believed(load(path))
         except TorchcapsError as error:
             assert len(str(error)) < 20_000
             refused += 1
     assert 1000 < refused < 1990, "some are good, or nothing was tried"
+    for epochs in (plain["epochs"], 7):
+        path.write_text(json.dumps({**plain, "epochs": epochs, "sum": sum_of(plain)}))
+        if epochs == plain["epochs"]:
+            assert to_dict(load(path)) == plain
+        else:
+            with pytest.raises(TorchcapsError, match="changed since the run wrote it"):
+                load(path)
 
 
 def _believed(recipe):
