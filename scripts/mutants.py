@@ -25,11 +25,11 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-import parso
 from cosmic_ray.ast import ast_nodes, get_ast
 from cosmic_ray.mutating import mutate_code
 from cosmic_ray.operators.operator import Operator
 from cosmic_ray.plugins import get_operator
+from parso.python.tree import Name
 
 from scripts.covering_tests import Coverage, forked, preload, run_tests
 
@@ -78,7 +78,7 @@ class SwapNames(Operator):
     )  # fmt: skip
     OTHER = {a: b for pair in PAIRS for a, b in (pair, pair[::-1])}
 
-    def mutation_positions(self, node: Any) -> Iterator[tuple[Any, Any]]:
+    def mutation_positions(self, node: Any) -> Any:
         if node.type == "name" and node.value in self.OTHER and self._refers(node):
             yield node.start_pos, node.end_pos
 
@@ -90,14 +90,14 @@ class SwapNames(Operator):
         return node.parent.type != "funcdef" and (attribute or called)
 
     def mutate(self, node: Any, index: int) -> Any:
-        return parso.python.tree.Name(self.OTHER[node.value], node.start_pos, node.prefix)
+        return Name(self.OTHER[node.value], node.start_pos, node.prefix)
 
     @classmethod
-    def examples(cls) -> tuple[()]:
+    def examples(cls) -> Any:
         return ()
 
 
-def operators() -> dict[str, type[Operator]]:
+def operators() -> dict[str, Any]:
     """Operators by name."""
     return {name: get_operator(f"core/{name}") for name in OPERATORS} | {"SwapNames": SwapNames}
 
@@ -144,13 +144,13 @@ def skipped(code: str) -> Callable[[int, int], bool]:
     return lambda line, column: any(start <= (line, column) < end for start, end in ranges)
 
 
-def mutants_of(path: Path, kinds: dict[str, type[Operator]]) -> Iterator[Mutant]:
+def mutants_of(path: Path, kinds: dict[str, Any]) -> Iterator[Mutant]:
     """All mutants of a file."""
     code = path.read_text()
     lines, nodes, skip = code.splitlines(), list(ast_nodes(get_ast(code))), skipped(code)
     same: Counter[Any] = Counter()
     for name, kind in kinds.items():
-        operator = kind()
+        operator: Any = kind()
         places = [place for node in nodes for place in operator.mutation_positions(node)]
         for occurrence, ((line, column), _) in enumerate(places):
             text = lines[line - 1].strip()
