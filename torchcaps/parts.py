@@ -68,8 +68,8 @@ class Plan:
 class Parts:
     """The result of `embed` or `predict` in parts: rows by number, read from the memory map.
 
-        vectors = torchcaps.Parts("vectors")
-        vectors[1_000_000], vectors[[5, 7]], vectors.title(5)
+    vectors = torchcaps.Parts("vectors")
+    vectors[1_000_000], vectors[[5, 7]], vectors.title(5)
     """
 
     def __init__(self, folder: str | Path):

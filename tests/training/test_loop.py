@@ -45,7 +45,9 @@ def same(a: Run, b: Run) -> None:
 
 
 def test_a_run_learns_and_leaves_a_whole_folder(tiny_recipe, tmp_path):
-    recipe = replace(tiny_recipe, epochs=6, optimizer=OptimizerSpec(lr=5e-3), tensorboard=True)
+    recipe = replace(
+        tiny_recipe, epochs=6, optimizer=OptimizerSpec(lr=5e-3), track=("tensorboard",)
+    )
     run = torchcaps.fit(recipe, out=tmp_path / "run", quiet=True)
     lines = run.metrics
     assert len(lines) == 6 and lines[-1]["train_loss"] < 0.8 * lines[0]["train_loss"]

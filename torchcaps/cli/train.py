@@ -35,7 +35,7 @@ torchcaps resume RUN [--optimizer.lr 1e-4] [--json] [--plugin FILE]
 
 The result is bit-identical to an uninterrupted run (CPU). Fields of optimizer and schedule can be
 replaced, which the run's record states, and those of this machine: --data.root,
---hardware.in-turn, --checkpoint-seconds, --tensorboard, --record."""
+--hardware.in-turn, --checkpoint-seconds, --track, --record."""
 
 SHORT = {"--data-root": "--data.root", "--data": "--data.name", "--from": "--start-from"}
 """Options of `train` that need no group."""
@@ -47,7 +47,7 @@ USUAL = {
     "optimizer": ("optimizer.kind", "optimizer.lr", "optimizer.weight_decay", "optimizer.ema"),
     "schedule": ("schedule.kind", "schedule.warmup"),
     "hardware": ("hardware.accelerator", "hardware.devices", "hardware.precision"),
-    "bookkeeping": ("record", "tensorboard"),
+    "bookkeeping": ("record", "track"),
 }
 """Fields that the short help shows; of model and task the first ones."""
 MAX_FIELDS = {"model": 5, "task": 2}
@@ -104,6 +104,7 @@ def _train(name: str, words: list[str]) -> None:
         recipe: Annotated[Recipe, tyro.conf.arg(name="")] = default,
         out: Folder = None,
         json: bool = False,
+        find_lr: bool = False,
     ) -> None:
         """Train a recipe. --task NAME and --model NAME replace a whole group of fields.
 
@@ -111,7 +112,10 @@ def _train(name: str, words: list[str]) -> None:
             recipe: The run.
             out: Folder of the run; default: runs/<recipe>-s<seed>.
             json: Print the record as JSON at the end.
+            find_lr: Suggest a learning rate by a range test of 100 steps instead of training.
         """
+        if find_lr:
+            return _find_lr(recipe, json)
         from torchcaps.papers.pretraining import pretrained
         from torchcaps.papers.records import RESULTS
         from torchcaps.training.loop import resume, start
@@ -125,6 +129,18 @@ def _train(name: str, words: list[str]) -> None:
         show_record(start(pretrained(recipe, to, results), out, to), json)
 
     parse(run, rest, f"torchcaps train {name}")
+
+
+def _find_lr(recipe: Any, json: bool) -> None:
+    """Print the losses of a learning-rate range test, and its suggestion."""
+    from torchcaps.training.lr_range import range_test
+
+    rates, losses, suggestion = range_test(recipe)
+    if json:
+        return print_json({"rates": rates, "losses": losses, "suggestion": suggestion})
+    for n in range(0, len(rates), max(1, len(rates) // 16)):
+        say(f"{rates[n]:9.1e}  loss {losses[n]:.4f}")
+    say(f"suggestion: --optimizer.lr {suggestion:.1e}")
 
 
 def _short_help(name: str, recipe: Any) -> str:
@@ -149,7 +165,7 @@ def _short_help(name: str, recipe: Any) -> str:
                 f"  {option:24} {textwrap.shorten(text, room, placeholder=' …')} {default}"
             )
     more = "--out FOLDER, --config FILE, --plugin FILE, --task NAME, --model NAME"
-    return "\n".join([*lines, "", f"Also: {more},", "--json. Every field: --help-all."])
+    return "\n".join([*lines, "", f"Also: {more},", "--json, --find-lr. Every field: --help-all."])
 
 
 def _inherited(kind: type) -> set[str]:

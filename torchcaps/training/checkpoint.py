@@ -34,6 +34,8 @@ class State:
     step: int = 0
     best_value: float | None = None
     best_epoch: int = -1
+    improved_epoch: int = -1
+    """The last epoch that was better than all before, and not equal to the best."""
     finished: bool = False
     metrics_bytes: int = 0
     """Length of metrics.jsonl at this step; lines after it are cut off on resume."""

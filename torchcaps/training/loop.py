@@ -34,6 +34,7 @@ from torchcaps.training.run import Run, check_out, claimed
 from torchcaps.training.setup import set_up
 from torchcaps.training.state import Training
 from torchcaps.training.task import Task
+from torchcaps.training.track import Trackers
 
 Callback = Callable[[dict[str, Any]], object]
 """Gets the metrics of each epoch; one that returns False ends the training."""
@@ -47,7 +48,7 @@ WARMUP_STEPS = 10
 """Steps after which a run has compiled and may wait for the device lock."""
 MACHINE_FIELDS = (
     "data.root", "hardware.artifacts", "hardware.in_turn", "hardware.decode_threads",
-    "checkpoint_seconds", "tensorboard", "record",
+    "checkpoint_seconds", "track", "record",
 )  # fmt: skip
 """Fields that a resume may set for its machine; the results stay the same."""
 
@@ -91,6 +92,8 @@ def _validate(
         if recipe.choose == "loss":
             better = best is None or value <= best
         if better or recipe.choose == "last":
+            if better and value != best:  # an equal one does not extend the patience
+                state.improved_epoch = number
             training.best = checkpoint.tensors_of(task.model, cpu=False)
             state.best_value, state.best_epoch = value, number
         if number in _watched_rounds(-(-training.total // training.round)):
@@ -103,7 +106,7 @@ def _validate(
     line = {"epoch": number, "step": state.step, "lr": context.optimizer.param_groups[0]["lr"]}
     line |= {f"train_{name}": mean for name, mean in means.items()} | numbers
     if training.chief:
-        training.run.log(line, tensorboard=recipe.tensorboard)
+        training.run.log(line)
     progress.round(
         number, state.step, {"loss": means["loss"], f"{split} {by}": value}, speed
     )  # fmt: skip
@@ -137,6 +140,12 @@ def _fitted(training: Training) -> bool:
     return flat or lines[-1]["train_accuracy"] >= ALL_CORRECT
 
 
+def _out_of_patience(training: Training, number: int) -> bool:
+    """Whether so many validations came since the best one."""
+    patience = training.recipe.patience
+    return bool(patience) and number - training.state.improved_epoch >= patience
+
+
 @contextmanager
 def _stop_signals() -> Iterator[Stop]:
     """An event that Ctrl-C sets, or a scheduler's TERM, HUP, USR1 or USR2 (preemption, time limit),
@@ -162,9 +171,19 @@ def train_to_end(
 ) -> dict[str, Any]:
     """Train to the end, evaluate the chosen model once on the test split, write the record."""
     with _stop_signals() as stop:
-        _steps(training, stop, callbacks)
+        trackers = Trackers(training.run, training.recipe, _reporter(training), training.chief)
+        try:
+            _steps(training, stop, [*callbacks, trackers.log])
+        finally:
+            trackers.close()
     training.save_artifacts()
     return finish(training, command)
+
+
+def _reporter(training: Training) -> Callable[[str], object]:
+    """Prints a remark where the run shows its progress, or else on stderr."""
+    to = training.console or Console(stderr=True)
+    return lambda text: to.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def _steps(training: Training, stop: Stop, callbacks: Sequence[Callback]) -> None:
@@ -194,7 +213,8 @@ def _steps(training: Training, stop: Stop, callbacks: Sequence[Callback]) -> Non
                 speed = (done + 1) * recipe.batch_size / max(spent, 1e-9)
                 line = _validate(training, number, speed, progress)
                 ended = [callback(dict(line)) is False for callback in callbacks]
-                ended = training.on_any_process(any(ended) or _fitted(training))
+                ended += [_fitted(training), _out_of_patience(training, number)]
+                ended = training.on_any_process(any(ended))
                 state.finished = ended or _target_reached(training) or state.step >= training.total
                 if training.run.stop_file.exists():
                     stop.set()

@@ -165,6 +165,8 @@ class Recipe:
     until: Literal["end", "fitted"] = "end"
     """Last epoch: the end of the recipe, or earlier the epoch that classifies all training images
     correctly or whose training loss is flat."""
+    patience: Amount = 0
+    """Stop after so many validations without a better one. 0: never."""
     stop_on: Literal["val", "test"] = "val"
     """Split for model selection and stopping; `test` only to repeat a paper that did so."""
     choose: Literal["best", "loss", "last"] = "best"
@@ -175,8 +177,8 @@ class Recipe:
     """Metrics on validation data during training, about ten times a run."""
     checkpoint_seconds: Annotated[float, Between(0, 1e9)] = 60.0
     """Seconds between checkpoints."""
-    tensorboard: bool = False
-    """Log to TensorBoard, too."""
+    track: tuple[Literal["tensorboard", "wandb", "mlflow"], ...] = ()
+    """Experiment trackers that get the metrics, too."""
     record: bool = False
     """Append the results to results/<paper>.jsonl."""
     skip_test: bool = False
@@ -184,7 +186,7 @@ class Recipe:
 
 
 FREE = (
-    "seed", "hardware", "checkpoint_seconds", "tensorboard", "record", "start_from",
+    "seed", "hardware", "checkpoint_seconds", "track", "record", "start_from",
     "start_partly", "metrics", "watch", "skip_test",
 )  # fmt: skip
 """Fields that do not make a run one of another recipe: hardware, bookkeeping, extra metrics."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from torchcaps import plugins
 from torchcaps.data.source import sha256
-from torchcaps.errors import TorchcapsError, UsageError, require, writing
+from torchcaps.errors import TorchcapsError, UsageError, writing
 from torchcaps.outputs import run_around
 from torchcaps.training import recipe as recipes
 from torchcaps.training.checkpoint import sum_of, write_atomic
@@ -231,16 +231,10 @@ class Run:
         except (OSError, ValueError, RecursionError) as error:
             raise TorchcapsError(f"{self.metrics_file}: damaged ({error}).") from None
 
-    def log(self, values: dict[str, Any], tensorboard: bool = False) -> None:
+    def log(self, values: dict[str, Any]) -> None:
         """Append a line of metrics."""
         with writing(self.metrics_file), self.metrics_file.open("a") as file:
             file.write(json.dumps(values) + "\n")
-        if tensorboard:
-            board = require("torch.utils.tensorboard", "tensorboard")
-            with board.SummaryWriter(str(self.folder / "tensorboard")) as writer:
-                for name, value in values.items():
-                    if name not in ("epoch", "step"):
-                        writer.add_scalar(name, value, values["step"])
 
     def metrics_bytes(self) -> int:
         return self.metrics_file.stat().st_size if self.metrics_file.exists() else 0

@@ -145,6 +145,8 @@ def check_recipe(recipe: Recipe) -> None:
         raise TorchcapsError(
             f"The task {recipe.task.kind} starts from the weights of a run: add --from RUN."
         )
+    if recipe.patience and recipe.choose == "last":
+        raise TorchcapsError("patience waits for a better validation: add --choose best or loss.")
     if recipe.hardware.in_turn and recipe.hardware.processes > 1:
         raise TorchcapsError("hardware.in_turn is for runs of one process each.")
     if not 1 <= recipe.optimizer.accumulate <= recipe.batch_size:
