@@ -357,6 +357,8 @@ def test_table_json(capsys):
         "n",
         "best",
         "paper_value",
+        "comparable",
+        "not_run",
         "repeated",
         "not_run",
     }

@@ -23,19 +23,20 @@ from torchcaps.errors import TorchcapsError
 from torchcaps.functional import exact, log_odds
 from torchcaps.layers.group import GradientPoses, GroupCaps, GroupConv
 from torchcaps.models.base import Model, ModelConfig, Output
+from torchcaps.models.fields import Count, Iterations, Kernel
 from torchcaps.models.registry import register
 
 
 @dataclass(frozen=True, kw_only=True)
 class GECapsNetConfig(ModelConfig):
     family: ClassVar[str] = "ge-capsnet"
-    num_types: tuple[int, ...] = (16, 32, 32)
+    num_types: tuple[Count, ...] = (16, 32, 32)
     """Types of capsule after each window of 2x2 pixels."""
-    channels: int = 16
+    channels: Count = 16
     """Features of the first convolution."""
-    points: int = 5
+    points: Kernel = 5
     """Values on each axis of the splines that are kernels."""
-    num_iters: int = 1
+    num_iters: Iterations = 1
     """Routing iterations."""
 
 
