@@ -357,10 +357,7 @@ def test_table_json(capsys):
         "n",
         "best",
         "paper_value",
-        "comparable",
-        "not_run",
         "repeated",
-        "not_run",
     }
     assert all(set(c) == keys for c in cells)
     cell = next(c for c in cells if (c["row"], c["column"]) == ("ConvNet-Avg", "affNIST"))
