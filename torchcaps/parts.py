@@ -68,8 +68,17 @@ class Plan:
 class Parts:
     """The result of `embed` or `predict` in parts: rows by number, read from the memory map.
 
-    vectors = torchcaps.Parts("vectors")
-    vectors[1_000_000], vectors[[5, 7]], vectors.title(5)
+    >>> from pathlib import Path
+    >>> from tempfile import mkdtemp
+    >>> from PIL import Image
+    >>> folder = Path(mkdtemp())
+    >>> (folder / "in").mkdir()
+    >>> for n in range(3):
+    ...     Image.new("L", (28, 28), 80 * n).save(folder / "in" / f"{n}.png")
+    >>> _ = torchcaps.embed("capsnet-small.digits", folder / "in", out=folder / "out")
+    >>> vectors = torchcaps.Parts(folder / "out")
+    >>> vectors[[2, 0]].shape, vectors.title(2)
+    ((2, 160), '2.png')
     """
 
     def __init__(self, folder: str | Path):
