@@ -44,7 +44,7 @@ def lines_of_runs() -> list[tuple]:
 
 def recorded() -> list[dict]:
     path = Path("results/other.jsonl")
-    return [json.loads(line) for line in path.open()] if path.exists() else []
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def drive(on: str, at_once: int) -> None:
@@ -153,8 +153,8 @@ def main(kind: str, folder: Path) -> dict:
         def driver() -> subprocess.Popen:
             at_once = "3" if kind == "local" else "0"
             command = [sys.executable, "-m", "tests.places.kill_node", "drive", on, at_once]
-            out = Path("driver.out").open("w")  # not a pipe: workers outlive a killed driver
-            return subprocess.Popen(command, env=environment, stdout=out, stderr=out)
+            with Path("driver.out").open("w") as out:  # no pipe: workers outlive a killed driver
+                return subprocess.Popen(command, env=environment, stdout=out, stderr=out)
 
         def tell(what: str) -> None:
             print(f"{time.monotonic() - began:.0f} s: {what}", file=sys.stderr, flush=True)

@@ -28,10 +28,10 @@ class Cluster:
         self.daemons: dict[str, subprocess.Popen] = {}
 
     def start(self, name: str, *command: str) -> None:
-        log = (self.folder / f"{name}.out").open("a")
-        self.daemons[name] = subprocess.Popen(
-            command, env=self.environment, stdout=log, stderr=log, start_new_session=True
-        )
+        with (self.folder / f"{name}.out").open("a") as log:
+            self.daemons[name] = subprocess.Popen(
+                command, env=self.environment, stdout=log, stderr=log, start_new_session=True
+            )
 
     def __enter__(self) -> "Cluster":
         self.folder.chmod(0o755)
@@ -84,6 +84,7 @@ class Cluster:
                     daemon.wait(10)
                 except subprocess.TimeoutExpired:
                     os.killpg(daemon.pid, signal.SIGKILL)
+                    daemon.wait()
 
 
 def _uses(pid: str, node: str, mark: str) -> bool:
