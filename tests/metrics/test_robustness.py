@@ -4,7 +4,7 @@ import torch
 from torchcaps.analysis.robustness import accuracy_lines
 from torchcaps.data import Split
 from torchcaps.errors import TorchcapsError
-from torchcaps.metrics.robustness import accuracy_under, transformed
+from torchcaps.metrics.robustness import GRIDS, accuracy_under, transformed
 from torchcaps.models import Output
 
 
@@ -55,3 +55,10 @@ def test_custom_transformations_need_a_grid():
     assert accuracy_under(Upright(), split, aside, (0.0,))[1].shape == (1,)
     with pytest.raises(TorchcapsError, match="grid"):
         accuracy_under(Upright(), split, aside)
+
+
+@pytest.mark.parametrize("factor", GRIDS)
+def test_amounts_rise_and_lie_evenly_about_no_change(factor):
+    grid, middle = GRIDS[factor], 1.0 if factor == "scale" else 0.0
+    assert list(grid) == sorted(set(grid)) and middle in grid
+    assert [amount - middle for amount in grid] == pytest.approx([middle - a for a in grid[::-1]])
