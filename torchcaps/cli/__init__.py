@@ -34,7 +34,7 @@ def main(arguments: list[str] | None = None) -> int:
         complain(str(error))
         return 2 if isinstance(error, UsageError) else 1
     except Interrupted as stopped:
-        complain(f"stopped. Go on with: torchcaps resume {stopped}")
+        complain(f"stopped. Continue with: torchcaps resume {stopped}")
         return 130
     except KeyboardInterrupt:
         complain("stopped.")

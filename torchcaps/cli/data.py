@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from tyro.conf import Positional, arg
 
 from torchcaps.cli.console import console, print_json, say
-from torchcaps.cli.parse import Folder, MaybeFile
+from torchcaps.cli.parse import Folder, MaybeFile, Plugins, load_plugins
 from torchcaps.errors import UsageError
 
 
@@ -18,6 +18,7 @@ def data(
     data_root: Folder = None,
     out: MaybeFile = None,
     force: bool = False,
+    plugin: Plugins = (),
     json: bool = False,
 ) -> None:
     """Download, check, show or pack a data set, or compare two.
@@ -35,12 +36,14 @@ def data(
         data_root: Folder of the data sets; default: the platform's cache folder.
         out: The PNG that `show` writes; default: <name>.png.
         force: Replace the PNG.
+        plugin: Plug-ins: your own data sets.
         json: Print as JSON.
     """
     from torchcaps.data import load
     from torchcaps.data.registry import check
     from torchcaps.outputs import check_file
 
+    load_plugins(plugin)
     if (action in ("compare", "pack")) != bool(other):
         raise UsageError(
             "torchcaps data compare takes two data sets, torchcaps data pack a source and a new "

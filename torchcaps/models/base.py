@@ -43,11 +43,11 @@ class ModelConfig:
     in_channels: Count = 1
     """Channels of the images."""
     image_size: Side = 28
-    """Side of the images in pixels; of oblong ones the height."""
+    """Side of the images in pixels; the height of rectangular images."""
     num_classes: CountOrNone = 10
     """Number of classes."""
     image_width: SideOrNone = 0
-    """Width of the images in pixels; 0: as their height."""
+    """Width of the images in pixels; 0: the same as the height."""
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
@@ -81,7 +81,7 @@ class Output:
     layers: tuple[Capsules, ...] = described(
         "", "capsules of every layer, from primary to class capsules", ()
     )
-    reconstruction: Tensor | None = described("[B,C,H,W]", "the image drawn from the capsules")
+    reconstruction: Tensor | None = described("[B,C,H,W]", "the image decoded from the capsules")
 
     def __repr__(self) -> str:
         """Shapes, not tensors."""
@@ -136,7 +136,7 @@ class Bound:
 class Model(nn.Module):
     """Base of all models: `model(images) -> Output`.
 
-    `encode` stops before the decoder, `decode` draws from the capsules of the last layer;
+    `encode` stops before the decoder, `decode` decodes the capsules of the last layer;
     `coupling=True` returns the routing coefficients of every layer.
 
     >>> model = torchcaps.create_model("capsnet-small")
@@ -166,10 +166,10 @@ class Model(nn.Module):
 
     @property
     def provides(self) -> frozenset[str]:
-        """What measures, views and tasks may ask of it: `logits`, `decode` (from capsules),
+        """What metrics, figures and tasks can use: `logits`, `decode` (from capsules),
         `reconstruct` (the whole image), `ranks` (of a sparse layer), `inpaint` (masked patches),
-        `bound` (of a generative model), `parts` (that templates draw), `sample` (images that a
-        prior makes up), `segments` (which points belong together), `passes` (class scores after
+        `bound` (of a generative model), `parts` (that templates draw), `sample` (images from
+        the prior), `segments` (which points belong together), `passes` (class scores after
         each pass of its routing).
         """
         if not self.config.num_classes:
@@ -178,7 +178,7 @@ class Model(nn.Module):
         return frozenset({"logits"} | decoder)
 
     def check_images(self, images: Tensor) -> None:
-        """Raise if images do not have the shape that this model was built for."""
+        """Raise an error if images do not have the shape that this model was built for."""
         expected = self.config.image_shape
         if tuple(images.shape[1:]) != expected:
             got = "x".join(map(str, images.shape[1:]))
@@ -204,7 +204,7 @@ class Model(nn.Module):
         return features
 
     def forward_capsules(self, features: Tensor, coupling: bool = False) -> Output:
-        """What capsules and classes make of feature maps [B,C,H,W]."""
+        """Capsules and class scores of feature maps [B,C,H,W]."""
         raise TorchcapsError(f"A {self.config.family} does not answer from feature maps alone.")
 
     def forward_head(self, features: Tensor, pre_logits: bool = False) -> Tensor:
@@ -229,11 +229,11 @@ class Model(nn.Module):
         return self._num_features
 
     def reset_classifier(self, num_classes: int) -> None:
-        """New classes on the same features; 0: the features alone."""
+        """Replace the class head by one for `num_classes` classes; 0: features only."""
         reset_classes(self, num_classes)
 
     def decode(self, poses: Tensor, labels: Tensor | None = None) -> Tensor:
-        """Draw from the poses of the last layer; a conditional decoder sees the labelled ones.
+        """Decode the poses of the last layer; a conditional decoder sees the labeled capsule.
 
         poses [B,J,E], labels [B], or [B,M] for several objects (None: the likeliest class)
         -> images [B,C,H,W], or [B,M,C,H,W]
@@ -254,7 +254,7 @@ class Model(nn.Module):
         return replace(output, reconstruction=self.decode(output.decoder_input))
 
     def representations(self, images: Tensor) -> dict[str, Tensor]:
-        """What probes read, by name, the usual one first. images [B,C,H,W] -> vectors [B,N]"""
+        """Vectors for probes, by name, the default first. images [B,C,H,W] -> vectors [B,N]"""
         output = self.encode(images)
         vectors = {}
         if output.capsules is not None:
@@ -264,8 +264,8 @@ class Model(nn.Module):
         return {**vectors, "pixels": images.flatten(1)}
 
     def trace(self, images: Tensor) -> tuple[Passes, ...]:
-        """Parents and coupling of every layer that routes, lowest first, after each of its passes;
-        the last pass of each is what `encode` gives. Empty where nothing routes.
+        """Parents and coupling of every routed layer, lowest first, after each of its passes; the
+        last pass of each is the output of `encode`. Empty if no layer routes.
         """
         return trace_layers(self, images)
 
@@ -299,7 +299,7 @@ class Model(nn.Module):
         return model_card(self.config.family, config, self.num_parameters, self.record)
 
     def push_to_hub(self, repository: str, **options: Any) -> str:
-        """Upload to a repository of the Hugging Face hub, which is made if need be. -> its URL"""
+        """Upload to a repository of the Hugging Face hub, created if it is missing. -> its URL"""
         return upload(self.save_pretrained, repository, **options)
 
     @classmethod
@@ -312,7 +312,7 @@ class Model(nn.Module):
 
 
 def mask_capsules(capsules: Tensor, labels: Tensor) -> Tensor:
-    """Zero every class capsule but the labelled one (-1: all of them).
+    """Zero every class capsule but the labeled one (-1: all of them).
 
     capsules [B,J,E], labels [B] or [B,M] -> units [B,JE] or [B,M,JE]
     """

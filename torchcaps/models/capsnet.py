@@ -51,7 +51,7 @@ class CapsNetConfig(ModelConfig):
     class_pose_dim: Count = field(default=16, metadata={"digest": "out_dim"})
     """Entries of a class capsule's pose."""
     routing: str = "dynamic"
-    """Routing to the class capsules: dynamic, none, inverted, em, self, vb, or a registered one."""
+    """Routing to the class capsules: dynamic, uniform, inverted, em, self, vb, or your own."""
     num_iters: Iterations = 3
     """Routing iterations, for iterative routings."""
     transform: Literal["own", "shared"] = "own"
@@ -59,7 +59,7 @@ class CapsNetConfig(ModelConfig):
     squash: bool = True
     """Squash poses to lengths below one."""
     reconstruction: Literal["conditional", "plain", "none"] = "conditional"
-    """Input of the decoder: the labelled class capsule, all class capsules, or no decoder."""
+    """Input of the decoder: the labeled class capsule, all class capsules, or no decoder."""
     hidden: tuple[Count, ...] = (512, 1024)
     """Units of the decoder's hidden layers."""
     normalize: Literal["color", "none"] = "color"

@@ -42,7 +42,7 @@ def _shuffled(count: int, seed: int) -> Tensor:
 
 
 @register(
-    "dsprites", "737,280 drawings of three shapes under five factors, 64x64", DSPRITES, revision=2
+    "dsprites", "737,280 images of three shapes under five factors, 64x64", DSPRITES, revision=2
 )
 def dsprites(root: Path, *, seed: int) -> Dataset:
     """The label is the shape; 80 / 10 / 10 %, the same test images for every seed."""

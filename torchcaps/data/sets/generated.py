@@ -205,7 +205,7 @@ def affnist_like(
     )
 
 
-@register("rotated", "a base turned at random: rotated:mnist,degrees=45[,fixed=true]")
+@register("rotated", "a base, rotated at random: rotated:mnist,degrees=45[,fixed=true]")
 def rotated(
     root: Path, base: str = "mnist", *, seed: int, degrees: float = 45, fixed: bool = False
 ) -> Dataset:

@@ -56,7 +56,7 @@ class SparseConfig(ModelConfig):
     latent_pose_dim: Count = field(default=16, metadata={"digest": "out_dim"})
     """Entries of a latent capsule's pose."""
     routing: str = "dynamic"
-    """Routing to the latent capsules: dynamic, inverted, em, self, vb, none, or a registered one.
+    """Routing to the latent capsules: dynamic, inverted, em, self, vb, uniform, or your own.
     """
     num_iters: Iterations = 3
     """Routing iterations, for iterative routings."""

@@ -1,4 +1,4 @@
-"""Classification, with a reconstruction of the labelled objects if the model has a decoder."""
+"""Classification, with a reconstruction of the labeled objects if the model has a decoder."""
 
 from dataclasses import dataclass
 from typing import Literal

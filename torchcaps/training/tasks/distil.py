@@ -1,4 +1,4 @@
-"""Classification taught by the network that a run begins with, which sees each image's mirror too.
+"""Classify as a teacher does: the initial weights, which also see the mirrored image.
 
 What a network says of an image and of its mirror, taken together, is right more often than what it
 says of the image alone, and costs twice as much. Here a frozen copy of the weights that a run

@@ -1,4 +1,4 @@
-"""Drawing the image again, without a label."""
+"""Reconstruct the image, without labels."""
 
 from dataclasses import dataclass
 
