@@ -54,6 +54,7 @@ python_use_unqualified_type_names = True
 autosummary_generate = False
 add_module_names = False
 default_role = "code"
+suppress_warnings = ["ref.python"]  # two names `data` of classes
 
 notebooks = os.environ.get("NOTEBOOKS", "1") != "0"
 nb_execution_mode = "force" if notebooks else "off"
