@@ -253,8 +253,8 @@ def main() -> None:
     coverage = Coverage(ROOT, files, [t.resolve() for t in tests], options.jobs, deadline)
     known = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
     again, ids = ("survived", "not covered") if options.again else (), {m.id for m in all_mutants}
-    done = {r["id"]: r for r in known if r["id"] in ids and r["status"] not in again}
-    waiting = [mutant for mutant in chosen if mutant.id not in done]
+    done = {r["id"]: r for r in known if r["id"] in ids}
+    waiting = [m for m in chosen if m.id not in done or done[m.id]["status"] in again]
     for result in forked(lambda m: test(m, coverage), waiting, options.jobs, deadline):
         done[result["id"]] = result
         save([*done.values()])
