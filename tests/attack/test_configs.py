@@ -14,7 +14,7 @@ from torchcaps.metrics.base import read_metric
 from torchcaps.models.registry import from_folder
 from torchcaps.training.optim import learning_rate, make_optimizer
 from torchcaps.training.recipe import load, sum_of, to_dict
-from torchcaps.training.setup import _check, build_task
+from torchcaps.training.setup import build_task, check_recipe
 
 
 @pytest.fixture
@@ -119,7 +119,7 @@ def test_recipes_of_any_values(tiny_recipe, tmp_path):
 
 def _believed(recipe):
     """All that a run makes of a recipe before it reads data."""
-    _check(recipe)
+    check_recipe(recipe)
     make_optimizer(build_task(recipe), recipe.optimizer)
     for step in range(10):
         learning_rate(recipe.schedule, recipe.optimizer.lr, step, 10)

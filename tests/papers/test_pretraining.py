@@ -18,7 +18,7 @@ from torchcaps.cli import main
 from torchcaps.models.registry import model_config
 from torchcaps.papers.mcae.setting import PROBES
 from torchcaps.papers.pretraining import pretrained
-from torchcaps.papers.reproduce import Job, run_job
+from torchcaps.papers.reproduce import Job, reproduce
 from torchcaps.training.loop import resume, start
 from torchcaps.training.recipe import OptimizerSpec
 from torchcaps.training.registry import get_recipe
@@ -185,5 +185,6 @@ def test_a_pretraining_is_recorded_with_its_row(chain):
     assert main(["train", "little/pretrain", "--seed", "1"]) == 0
     assert main([*row, "--seed", "1"]) == 0  # that had ended before
     assert recorded(chain / "results").count("little/pretrain") == 2 * once
-    assert run_job(Job("little/finetune", 2), "", chain / "others").error == ""
+    (done,) = reproduce([Job("little/finetune", 2)], results=chain / "others")
+    assert done.error == ""
     assert {*recorded(chain / "others")} == {"little/pretrain", "little/finetune"}

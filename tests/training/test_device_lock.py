@@ -12,11 +12,12 @@ from filelock import FileLock
 
 import torchcaps
 from torchcaps.errors import Interrupted, TorchcapsError
+from torchcaps.escape import Console
 from torchcaps.papers import reproduce
-from torchcaps.papers.reproduce import Job, run_job
 from torchcaps.training.device_lock import DeviceLock, lock_of
 from torchcaps.training.loop import WARMUP_STEPS, resume
-from torchcaps.training.recipe import HardwareSpec
+from torchcaps.training.recipe import HardwareSpec, to_dict
+from torchcaps.training.registry import get_recipe
 from torchcaps.training.run import Run
 
 CPU = torch.device("cpu")
@@ -158,6 +159,10 @@ def test_reproduce_takes_turns_where_runs_share_a_gpu(beside, gpu, tmp_path, mon
     monkeypatch.setattr(reproduce, "pretrained", lambda recipe, *_: recipe)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
     monkeypatch.setattr(torch.compiler, "reset", lambda: fresh.append(True))
-    assert run_job(Job("demo/capsnet", 0), "", tmp_path, beside).error == "seen"
+    with pytest.raises(TorchcapsError, match="seen"):
+        reproduce.train_and_record(
+            recipe=to_dict(get_recipe("demo/capsnet")), folder="run", command="", metrics=[],
+            results="results", in_turn=beside, console=Console(),
+        )  # fmt: skip
     assert given == [beside and gpu]
     assert bool(fresh) == gpu, "a process of many runs stops compiling"

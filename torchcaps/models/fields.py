@@ -18,7 +18,7 @@ Kernel = Annotated[int, Between(1, 255)]
 Stride = Annotated[int, Between(1, 255)]
 Depth = Annotated[int, Between(1, 100)]
 """Layers, blocks, attention heads."""
-Iterations = Annotated[int, Between(1, 100)]
+Iterations = Annotated[int, Between(1, 1000)]
 Frames = Annotated[int, Between(1, 360)]
 """Rotations that are tried."""
 FramesOrSame = Annotated[int, Between(0, 360)]

@@ -108,8 +108,6 @@ def make_fabric(hardware: HardwareSpec) -> Fabric:
             f"{started} processes were started, and the recipe has {processes}. Set "
             "--hardware.devices and --hardware.num-nodes, and --hardware.strategy ddp or fsdp."
         )
-    # One process needs no launcher; several tasks of SLURM are left to Lightning's checks.
-    alone = processes == 1 and os.environ.get("SLURM_NTASKS", "1") == "1"
     strategy: Any = hardware.strategy
     if strategy == "fsdp":
         strategy = ModelParallelStrategy(
@@ -123,7 +121,8 @@ def make_fabric(hardware: HardwareSpec) -> Fabric:
                 num_nodes=hardware.num_nodes,
                 strategy=strategy,
                 precision="bf16-mixed" if hardware.precision == "bf16" else "32-true",
-                plugins=[LightningEnvironment()] if alone else None,
+                # A run of one process is its own: tasks of SLURM are not its ranks.
+                plugins=[LightningEnvironment()] if processes == 1 else None,
             )
     except (RuntimeError, ValueError) as error:  # Lightning raises these when a device is missing
         reason = " ".join(str(error).split())[:200]
