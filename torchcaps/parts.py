@@ -125,12 +125,12 @@ class Parts:
         """Rows by number, a slice, or a list of numbers."""
         numbers = np.arange(len(self))[rows]
         places = np.atleast_1d(numbers)
-        found = np.empty((len(places), *self.shape[1:]), self.dtype)
+        values = np.empty((len(places), *self.shape[1:]), self.dtype)
         parts = self._starts.searchsorted(places, "right") - 1
         for part in np.unique(parts):
             inside = parts == part
-            found[inside] = self._arrays[part][places[inside] - self._starts[part]]
-        return found if numbers.ndim else found[0]
+            values[inside] = self._arrays[part][places[inside] - self._starts[part]]
+        return values if numbers.ndim else values[0]
 
     def title(self, row: int) -> str:
         """The name of an image."""

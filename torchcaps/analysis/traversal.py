@@ -102,8 +102,8 @@ def explained(model: Model, images: Tensor, labels: Tensor | None = None) -> tup
     decoded = torch.from_numpy(reconstructions(model, images, labels)).to(images)
     flat = images.mean((2, 3), keepdim=True)
     total = (images - images.mean(0)).square().sum().clamp(min=1e-12)
-    found = [1 - float((images - other).square().sum() / total) for other in (decoded, flat)]
-    return found[0], found[1]
+    shares = [1 - float((images - other).square().sum() / total) for other in (decoded, flat)]
+    return shares[0], shares[1]
 
 
 def nothing_learned(model: Model, data: Dataset) -> str:

@@ -275,8 +275,8 @@ def _numbered(texts: Sequence[str | None], folder: Path) -> tuple[tuple[str, ...
 
 def ranges(splits: Sequence[str]) -> dict[str, range]:
     """The rows of each split, where equal names stand together."""
-    found: dict[str, range] = {}
+    rows: dict[str, range] = {}
     for number, split in enumerate(splits):
-        first = found[split].start if split in found else number
-        found[split] = range(first, number + 1)
-    return found
+        first = rows[split].start if split in rows else number
+        rows[split] = range(first, number + 1)
+    return rows

@@ -218,19 +218,19 @@ def write_report(reported: Sequence[Run | str | Path], out: Path | None = None) 
     for one in shown:
         one.facts = _facts(one)
     scripts = Markup(_scripts(sections, shown))
-    found = references(shown)
+    reference_of = references(shown)
     template = files("torchcaps.explorer").joinpath("report.html").read_text(encoding="utf-8")
     page = (
         Environment(autoescape=True)
         .from_string(template)
         .render(
             title=" · ".join(runs),
-            headline=headline(shown, found),
+            headline=headline(shown, reference_of),
             sections=sections,
             scripts=scripts,
             columns=fill_cells(shown),
             runs=shown,
-            more=seed_rows(shown) + reference_rows(found),
+            more=seed_rows(shown) + reference_rows(reference_of),
             differences=_differences(shown) if len(shown) > 1 else {},
         )
     )

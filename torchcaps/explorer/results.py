@@ -125,24 +125,24 @@ def _mean_and_deviation(pairs: list[tuple[str, float]]) -> str:
 
 def references(shown: list[Shown]) -> dict[str, Reference]:
     """Reference accuracies on the test images of each data set, by the column of its accuracy."""
-    found: dict[str, Reference] = {}
+    by_column: dict[str, Reference] = {}
     for one in shown:
         own = one.run.recipe().data.name
         for column, line in _columns(one):
-            known = column in found or line["metric"] != "accuracy" or line["data"] != own
+            known = column in by_column or line["metric"] != "accuracy" or line["data"] != own
             if known or line["split"] != "test":
                 continue
             if known := reference(one.data, one.data.test, one.data.classes):
-                found[column] = known
-    return found
+                by_column[column] = known
+    return by_column
 
 
-def reference_rows(found: dict[str, Reference]) -> list[dict[str, Any]]:
+def reference_rows(by_column: dict[str, Reference]) -> list[dict[str, Any]]:
     """Rows of the table of results: the most frequent class, the softmax regression."""
-    majority = {c: f"{100 * r.majority_accuracy:.2f} %" for c, r in found.items()}
+    majority = {c: f"{100 * r.majority_accuracy:.2f} %" for c, r in by_column.items()}
     softmax = {
         c: f"{100 * r.softmax_accuracy:.2f} %"
-        for c, r in found.items()
+        for c, r in by_column.items()
         if r.softmax_accuracy is not None
     }
     rows = {"most frequent class": majority, f"softmax regression, {SIDE}x{SIDE} pixels": softmax}

@@ -96,17 +96,17 @@ def reference(data: Dataset | None, test: Split, classes: tuple[str, ...]) -> Re
     if not len(test):
         return None
     counts = torch.bincount(test.labels, minlength=len(classes))
-    found = Reference(len(test), classes[int(counts.argmax())], float(counts.max()) / len(test))
+    result = Reference(len(test), classes[int(counts.argmax())], float(counts.max()) / len(test))
     train = _training_images(data) if data is not None else None
     if train is None:
-        return found
+        return result
     learned = Logistic(penalties=(PENALTY,)).fit(*(t.to(test.images.device) for t in train))
     right = sum(
         int((learned.predict(_small(batch.images)) == batch.labels).sum())
         for batch in test.batches(1000)
     )
     return Reference(
-        found.images, found.majority_class, found.majority_accuracy, right / len(test),
+        result.images, result.majority_class, result.majority_accuracy, right / len(test),
         len(train[1]),
     )  # fmt: skip
 

@@ -45,7 +45,7 @@ class Column:
 
     @property
     def not_run(self) -> bool:
-        """True if nobody here has the data of the column."""
+        """True if no data of the column is available to the project."""
         return {parse(data)[0] for data in self.data} <= NOT_HERE
 
     tables: tuple[str, ...] = ()

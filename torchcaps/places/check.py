@@ -71,16 +71,16 @@ def _turn(here: Path, number: int) -> bool:
     """Hold the lock for a moment. -> whether the other job held it, too"""
     with FileLock(here / "turn.lock", poll_interval=POLL):
         holder = here / "holder"
-        found = holder.exists()
+        other_held = holder.exists()
         holder.write_text(str(number))
         time.sleep(HOLD)
         try:
-            found = found or holder.read_text() != str(number)
+            other_held = other_held or holder.read_text() != str(number)
         except OSError:
-            found = True
+            other_held = True
         holder.unlink(missing_ok=True)
     time.sleep(HOLD / 2)
-    return found
+    return other_held
 
 
 def _wait(ready: Any, seconds: float) -> None:

@@ -72,9 +72,9 @@ class Local:
             self.running[future] = executor, text
             pid.add_done_callback(lambda found, future=future: self._note(future, found))
 
-    def _note(self, future: Future[str], found: Future[int]) -> None:
+    def _note(self, future: Future[str], pid: Future[int]) -> None:
         with suppress(Exception):  # a worker killed at its start
-            self.pids[future] = found.result()
+            self.pids[future] = pid.result()
 
     def wait(self, seconds: float) -> list[Ended]:
         from joblib.externals.loky.process_executor import BrokenProcessPool

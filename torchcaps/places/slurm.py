@@ -164,8 +164,8 @@ class Slurm:
 
     def _state(self, number: str) -> str:
         command = ["scontrol", "--oneliner", "show", "job", number]
-        said = subprocess.run(command, capture_output=True, text=True, check=False).stdout
-        match = re.search(r"JobState=(\w+)", said)
+        answer = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+        match = re.search(r"JobState=(\w+)", answer)
         return match[1] if match else ""
 
     def close(self, interrupted: bool) -> str:

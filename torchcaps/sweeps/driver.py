@@ -113,10 +113,10 @@ def open_sweep(settings: Settings, out: Path | None) -> Sweep:
     """
     folder, number = out or SWEEPS / settings.recipe.name.replace("/", "-"), 2
     while (folder / "sweep.json").exists():
-        found = Sweep.open(folder)
-        changes = settings.changes(found.settings)
+        sweep = Sweep.open(folder)
+        changes = settings.changes(sweep.settings)
         if not changes:
-            longer = found.with_settings(trials=settings.trials, hours=settings.hours)
+            longer = sweep.with_settings(trials=settings.trials, hours=settings.hours)
             longer.write()
             return longer
         if out is not None:

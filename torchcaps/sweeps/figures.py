@@ -20,15 +20,15 @@ MOST = 30
 def charts(sweep: Sweep) -> dict[str, Chart]:
     """The figures that the trials so far allow."""
     trials = sweep.ranked
-    found: dict[str, Chart] = {}
+    figures: dict[str, Chart] = {}
     if len(trials) > 1:
-        found["parallel coordinates"] = parallel_coordinates(sweep, trials[:MOST])
+        figures["parallel coordinates"] = parallel_coordinates(sweep, trials[:MOST])
     if shares := importance(sweep):
         percent = [100 * value for value in shares.values()]
-        found["importance"] = Bars(list(shares), percent, "variance explained, %")
+        figures["importance"] = Bars(list(shares), percent, "variance explained, %")
     if curves := learning_curves(sweep, trials[:MOST]):
-        found["learning curves"] = curves
-    return found
+        figures["learning curves"] = curves
+    return figures
 
 
 def _positions(values: Sequence[Any], axis: tuple[Any, ...] | Range) -> list[float]:

@@ -75,8 +75,8 @@ def read_space(recipe: Recipe, over: Mapping[str, Any]) -> Space:
     for name, values in over.items():
         field = name.removeprefix("--").replace("-", "_")
         hint = _hint(recipe, field)
-        space[field] = found = _read(hint, values, field)
-        for value in (found.low, found.high) if isinstance(found, Range) else found:
+        space[field] = typed = _read(hint, values, field)
+        for value in (typed.low, typed.high) if isinstance(typed, Range) else typed:
             check_recipe(with_values(recipe, {field: value}))
     return space
 
@@ -119,10 +119,10 @@ def _read(hint: Any, values: Any, field: str) -> tuple[Any, ...] | Range:
             )
         return Range(low, high, values.log)
     texts = values.split(",") if isinstance(values, str) else list(values)
-    found = tuple(_value(hint, text, field) for text in texts)
-    if not found or len(set(map(str, found))) < len(found):
+    choices = tuple(_value(hint, text, field) for text in texts)
+    if not choices or len(set(map(str, choices))) < len(choices):
         raise UsageError(f"--over: {field}: give different values.")
-    return found
+    return choices
 
 
 def _value(hint: Any, text: Any, field: str) -> Any:

@@ -79,9 +79,9 @@ def load_artifacts(folder: Path, device: torch.device) -> bool:
     wanted = machine_key(device)
     differing = [k for k, v in wanted.items() if manifest["key"].get(k) != v]
     if differing:
-        found = ", ".join(f"{k} {manifest['key'].get(k)}" for k in differing)
+        stored = ", ".join(f"{k} {manifest['key'].get(k)}" for k in differing)
         here = ", ".join(f"{k} {wanted[k]}" for k in differing)
-        raise TorchcapsError(f"{folder} was compiled for {found}; this is {here}.")
+        raise TorchcapsError(f"{folder} was compiled for {stored}; this is {here}.")
     data = b""
     for name, size, digest in manifest["parts"]:
         path = folder / Path(str(name)).name

@@ -145,8 +145,8 @@ def evaluate(
             own = dataset if name == recipe.data.name else _own_data(trained, data_root)
             if own is dataset and split in ("train", "all"):
                 own = None  # a regression is not scored on images that it was fitted on
-            if found := reference(own, rows, dataset.classes):
-                details["reference"] = found.as_dict()
+            if known := reference(own, rows, dataset.classes):
+                details["reference"] = known.as_dict()
     facts = {"run": trained.name, "recipe": recipe.name, "seed": recipe.seed, "data": name}
     if notes := list(_notes(trained, dataset, name, details)):
         facts["note"] = " ".join(notes)
@@ -165,8 +165,8 @@ def evaluate(
 def _intervals(numbers: dict[str, float], count: int) -> dict[str, list[float]]:
     """Wilson's interval of each number that is a share of `count` images."""
     lines = ({"metric": name, "value": value, "n": count} for name, value in numbers.items())
-    found = with_intervals(lines)
-    return {line["metric"]: line["interval_95"] for line in found if "interval_95" in line}
+    with_bounds = with_intervals(lines)
+    return {line["metric"]: line["interval_95"] for line in with_bounds if "interval_95" in line}
 
 
 def _own_data(trained: Trained, root: str | Path | None) -> Dataset | None:

@@ -30,9 +30,9 @@ def dataset_of(
     images, storage = images_of(records, decoder, in_memory)
     data = Split(images, records.labels)
     splits = {name: data[rows.start : rows.stop] for name, rows in records.splits.items()}
-    made = split_up(records.name, Path(records.name), splits, records.classes, seed, note)
+    dataset = split_up(records.name, Path(records.name), splits, records.classes, seed, note)
     return replace(
-        made,
+        dataset,
         files=records.identity,
         storage=storage,
         value_range=decoder.value_range,
@@ -115,13 +115,13 @@ def hf_records(path: str, *, image: str = "", label: str = "", config: str = "")
     datasets.disable_progress_bars()
     try:
         if (local / "dataset_dict.json").exists() or (local / "state.json").exists():
-            found = datasets.load_from_disk(str(local))
+            loaded = datasets.load_from_disk(str(local))
         else:
-            found = datasets.load_dataset(str(local) if local.exists() else path, config or None)
+            loaded = datasets.load_dataset(str(local) if local.exists() else path, config or None)
     except Exception as error:  # the libraries below raise many kinds
         reason = " ".join(str(error).split())[:300]
         raise TorchcapsError(f"hf:{path} cannot be loaded ({reason}).") from None
-    parts = dict(found) if hasattr(found, "keys") else {"train": found}
+    parts = dict(loaded) if hasattr(loaded, "keys") else {"train": loaded}
     splits: dict[str, range] = {}
     batches: list[tuple[str, Any]] = []
     for name in ("train", "val", "test"):
@@ -154,14 +154,14 @@ def hf_records(path: str, *, image: str = "", label: str = "", config: str = "")
 
 def _column(path: str, features: Any, kinds: tuple[str, ...], what: str) -> str:
     """The one column of a kind; "" for a label that is not there."""
-    found = [name for name, feature in features.items() if type(feature).__name__ in kinds]
-    if not found and what == "label":
+    columns = [name for name, feature in features.items() if type(feature).__name__ in kinds]
+    if not columns and what == "label":
         return next((n for n in ("label", "labels", "fine_label") if n in features), "")
-    if len(found) != 1:
+    if len(columns) != 1:
         raise TorchcapsError(
             f"hf:{path} has the columns {', '.join(features)}: name the {what}, {what}=COLUMN."
         )
-    return found[0]
+    return columns[0]
 
 
 def _folder_records(
