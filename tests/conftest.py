@@ -1,6 +1,7 @@
-"""Shared fixtures: one thread (tiny work is faster so), the embedded digits, a tiny recipe."""
+"""Shared fixtures: one thread (tiny work is faster so), the digits, a tiny recipe, a browser."""
 
 import os
+import shutil
 from dataclasses import replace
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -102,3 +103,17 @@ def few_digits(registered, digits):
 
     take(5)
     return take
+
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or ""
+
+
+@pytest.fixture(scope="session")
+def browser():
+    if not CHROMIUM:
+        if os.environ.get("CI"):
+            pytest.fail("There is no Chromium here: apt install chromium.")
+        pytest.skip("needs Chromium: apt install chromium")
+    playwright = pytest.importorskip("playwright.sync_api")
+    with playwright.sync_playwright() as started:
+        yield started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])

@@ -1,5 +1,7 @@
 """Mutation tests of the project: which places change, in which order, and who notices."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -7,8 +9,7 @@ import pytest
 pytest.importorskip("cosmic_ray")
 
 from scripts import mutants
-from scripts.covering_tests import Coverage, run_tests
-from torchcaps.metrics import calibration
+from scripts.covering_tests import Coverage
 
 CODE = """from x import y
 
@@ -80,12 +81,19 @@ def test_reasons_stay_on_the_page():
 
 @pytest.mark.slow
 def test_a_mutant_fails_in_a_process_of_its_own():
+    """Like scripts/mutants.py, the parent process has not imported the module."""
+    code = """if True:
+        from pathlib import Path
+        from scripts.covering_tests import run_tests
+        name = "tests/metrics/test_calibration.py::test_bins_of_a_fifteenth"
+        path = Path("torchcaps/metrics/calibration.py")
+        source, module = path.read_text(), "torchcaps.metrics.calibration"
+        for change in ("NUM_BINS = 15", "NUM_BINS = 10"):
+            print(run_tests([name], module, source.replace("NUM_BINS = 15", change), 120))
+        hanging = source.replace("NUM_BINS = 15", "while True: pass")
+        print(run_tests([name], module, hanging, 15))
+        assert path.read_text() == source"""
+    words = [sys.executable, "-c", code]
+    done = subprocess.run(words, capture_output=True, text=True, cwd=Path(__file__).parents[1])
     name = "tests/metrics/test_calibration.py::test_bins_of_a_fifteenth"
-    path = Path(calibration.__file__)
-    source = path.read_text()
-    assert run_tests([name], calibration.__name__, source, 120) == (0, "")
-    changed = source.replace("NUM_BINS = 15", "NUM_BINS = 10")
-    assert run_tests([name], calibration.__name__, changed, 120) == (1, name)
-    assert calibration.NUM_BINS == 15 and path.read_text() == source
-    hanging = source.replace("NUM_BINS = 15", "while True: pass")
-    assert run_tests([name], calibration.__name__, hanging, 3) == (None, "")
+    assert done.stdout.splitlines()[-3:] == ["(0, '')", f"(1, {name!r})", "(None, '')"], done.stderr

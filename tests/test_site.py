@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.explorer.conftest import browser  # noqa: F401  (a fixture)
-
 ROOT = Path(__file__).parents[1]
 pytestmark = pytest.mark.slow
 
@@ -68,7 +66,7 @@ def test_every_public_name_has_its_place(site):
     assert not missing
 
 
-def test_pages_fit_and_have_contrast(site, browser, tmp_path):  # noqa: F811
+def test_pages_fit_and_have_contrast(site, browser, tmp_path):
     from scripts.screenshots import PAGES, faults, readme_page, views
 
     addresses = [(site / f"{name}.html").as_uri() for name in PAGES]
@@ -82,7 +80,7 @@ def test_pages_fit_and_have_contrast(site, browser, tmp_path):  # noqa: F811
     assert not found
 
 
-def test_a_page_with_faults_is_noticed(browser, tmp_path):  # noqa: F811
+def test_a_page_with_faults_is_noticed(browser, tmp_path):
     from scripts.screenshots import faults, views
 
     page = tmp_path / "page.html"

@@ -1,14 +1,10 @@
-"""Fixtures: an explorer server and a browser."""
+"""Fixture: an explorer server."""
 
-import os
-import shutil
 import socket
 import threading
 import time
 
 import pytest
-
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or ""
 
 
 @pytest.fixture(scope="session")
@@ -29,14 +25,3 @@ def served():
     server.should_exit = True
     thread.join(10)
     sock.close()
-
-
-@pytest.fixture(scope="session")
-def browser():
-    if not CHROMIUM:
-        if os.environ.get("CI"):
-            pytest.fail("There is no Chromium here: apt install chromium.")
-        pytest.skip("needs Chromium: apt install chromium")
-    playwright = pytest.importorskip("playwright.sync_api")
-    with playwright.sync_playwright() as started:
-        yield started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
