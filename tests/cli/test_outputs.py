@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,13 @@ WRITES = {
 }
 
 
+USERS = (
+    "analysis.render", "explorer.report", "explorer.serve", "explorer.server", "explorer.web",
+    "metrics", "parts", "training.loop",
+)  # fmt: skip
+"""Modules that import what the fixture replaces."""
+
+
 @pytest.fixture
 def place(tmp_path, monkeypatch):
     """A working folder with a run, where no model can be loaded and no figure computed."""
@@ -42,6 +50,8 @@ def place(tmp_path, monkeypatch):
     def work(*arguments, **options):
         raise AssertionError("the work has begun")
 
+    for module in USERS:  # so that none of them keeps what is replaced below
+        import_module(f"torchcaps.{module}")
     for name in (
         "torchcaps.training.load.load", "torchcaps.api.load", "torchcaps.explorer.shelf.Shelf",
         "torchcaps.explorer.write_report", "torchcaps.analysis.render.render",
