@@ -68,7 +68,7 @@ def probe(*, folder: str, number: int, data_root: str, console: Console) -> None
 
 
 def _turn(here: Path, number: int) -> bool:
-    """Hold the lock for a moment. -> whether the other job held it, too"""
+    """Hold the lock for a moment. -> True if the other job held it too"""
     with FileLock(here / "turn.lock", poll_interval=POLL):
         holder = here / "holder"
         other_held = holder.exists()
