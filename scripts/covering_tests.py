@@ -15,6 +15,7 @@ import resource
 import select
 import signal
 import sys
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
@@ -25,6 +26,8 @@ from typing import Any
 
 MEMORY = 12 * 2**30
 """Bytes of data that the tests of a mutant may allocate."""
+FORKING = threading.Lock()
+"""filelock refuses a fork while another thread forks."""
 OPTIONS = (
     "-o", "addopts=", "-q", "-m", "not slow", "-W", "ignore::pytest.PytestAssertRewriteWarning",
     "-p", "no:xdist", "-p", "no:cacheprovider", "-p", "no:schemathesis", "-p", "no:anyio",
@@ -49,7 +52,8 @@ def preload() -> None:
 def child(work: Callable[[], Any]) -> tuple[int, int]:
     """Run work in a forked process. -> its id, the end of a pipe with its result as JSON"""
     reader, writer = os.pipe()
-    process = os.fork()
+    with FORKING:
+        process = os.fork()
     if process:
         os.close(writer)
         return process, reader

@@ -97,3 +97,21 @@ def test_a_mutant_fails_in_a_process_of_its_own():
     done = subprocess.run(words, capture_output=True, text=True, cwd=Path(__file__).parents[1])
     name = "tests/metrics/test_calibration.py::test_bins_of_a_fifteenth"
     assert done.stdout.splitlines()[-3:] == ["(0, '')", f"(1, {name!r})", "(None, '')"], done.stderr
+
+
+def test_one_process_is_forked_at_a_time():
+    """filelock refuses a fork that begins while another thread forks."""
+    code = """if True:
+        import concurrent.futures.thread, math, os, time
+        from scripts.covering_tests import child, finished, forked
+        running, most = [], [0]
+        def before():
+            running.append(1)
+            most[0] = max(most[0], len(running))
+            time.sleep(0.02)
+        os.register_at_fork(before=before, after_in_parent=running.pop)
+        numbers = forked(lambda n: finished(*child(lambda: n), 60), range(16), 8, math.inf)
+        print(sorted(numbers) == list(range(16)), most[0])"""
+    words = [sys.executable, "-c", code]
+    done = subprocess.run(words, capture_output=True, text=True, cwd=Path(__file__).parents[1])
+    assert done.stdout == "True 1\n", (done.stdout, done.stderr)
