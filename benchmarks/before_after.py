@@ -7,8 +7,8 @@
     python benchmarks/before_after.py ../before steps      training steps on a GPU, in turns
 
 Both are plain source folders; `--after FOLDER` names another one than this. Each runs its own
-command line. `steps` runs the benchmarks of training steps of both side by side, so that all is
-compiled; then after each other, and again, up to twice, where a row seems more than 3 % slower.
+command line. `steps` compiles the training steps of both, each group in a process of its own, and
+then replays them in turns, nine times; benchmarks/steps.py has the groups.
 """
 
 import argparse
@@ -18,10 +18,12 @@ import re
 import subprocess
 import sys
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any
+
+from steps import GROUPS
 
 HERE = Path(__file__).resolve().parents[1]
 PAPERS = ("robustness", "inverted", "mcae", "sparse", "generative")
@@ -32,13 +34,6 @@ RENAMED_ROWS = {
     ("generative", "one state, t0, A0"): "t0, A0",
 }
 """(paper, row before): its name now. The paper's value stays with the name that it prints."""
-STEPS = {
-    "models.py": [],
-    "inverted.py": ["--passes", "1", "2", "3"],
-    "mcae.py": ["CIFAR-10"],
-    "sparse.py": ["sparse", "sparse/best"],
-    "generative.py": ["generative", "generative-framed", "scae", "vae"],
-}
 
 
 def run(tree: Path, *words: str, script: str = "-m") -> str:
@@ -122,35 +117,35 @@ def demo(before: Path, after: Path) -> bool:
     return curves and ends
 
 
-def _times(tree: Path, script: str, words: list[str]) -> dict[str, float]:
-    found = {}
-    for line in run(tree, *words, script=str(tree / "benchmarks" / script)).splitlines():
-        if line.startswith("{") and "'ms'" in line:
-            row = eval(line, {"__builtins__": {}})  # what the benchmark printed: a dict of literals
-            if "votes written" not in row["impl"]:
-                found[f"{row['op']} {row.get('passes', '')}".strip()] = row["ms"]
-    return found
+def steps(before: Path, after: Path, groups: list[str]) -> bool:
+    """Every step of both as a CUDA graph in processes that wait; then replayed in turns."""
+    script, processes = HERE / "benchmarks" / "steps.py", {}
+    for group in groups:
+        for tree in (before, after):
+            words = [sys.executable, str(script), str(tree.resolve()), group]
+            processes[group, tree] = subprocess.Popen(
+                words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            )
 
+    def answer(group: str, tree: Path, line: str = "") -> Any:
+        process = processes[group, tree]
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.write(line)
+        process.stdin.flush()
+        return json.loads(process.stdout.readline())
 
-def steps(before: Path, after: Path, scripts: list[str]) -> bool:
+    names = {key: answer(*key) for key in processes}  # all is compiled before the first is timed
     worst = 0.0
-    chosen = {script: STEPS[script] for script in scripts}
-    jobs = [(tree, *job) for tree in (before, after) for job in chosen.items()]
-    with ThreadPoolExecutor() as pool:  # times of this round are not looked at
-        list(pool.map(lambda job: _times(*job), jobs))
-    for script, words in chosen.items():
-        best: dict[str, dict[str, float]] = {"before": {}, "after": {}}
-        for _ in range(3):
-            for name, tree in (("before", before), ("after", after)):
-                for op, ms in _times(tree, script, words).items():
-                    best[name][op] = min(ms, best[name].get(op, ms))
-            if all(best["after"][op] <= 1.03 * ms for op, ms in best["before"].items()):
-                break
-        for op, ms in best["before"].items():
-            ratio = best["after"][op] / ms
-            worst = max(worst, ratio)
-            row = {"op": op, "before_ms": ms, "after_ms": best["after"][op]}
-            print(json.dumps({**row, "ratio": round(ratio, 4)}), flush=True)
+    for group in groups:
+        for name in names[group, before]:
+            times: dict[Path, list[float]] = {before: [], after: []}
+            for _ in range(9):
+                for tree, values in times.items():
+                    values.append(answer(group, tree, name + "\n"))
+            first, second = (median(times[tree]) for tree in (before, after))
+            worst = max(worst, second / first)
+            row = {"op": name, "before_ms": round(first, 4), "after_ms": round(second, 4)}
+            print(json.dumps({**row, "ratio": round(second / first, 4)}), flush=True)
     return worst <= 1.03
 
 
@@ -160,12 +155,12 @@ def main() -> None:
     )
     parser.add_argument("before", type=Path, help="the source folder of the older version")
     parser.add_argument("what", choices=["tables", "runs", "demo", "steps"])
-    parser.add_argument("scripts", nargs="*", default=list(STEPS), help="of `steps`: which of them")
+    parser.add_argument("groups", nargs="*", default=list(GROUPS), help="of `steps`: which groups")
     parser.add_argument("--after", type=Path, default=HERE, help="default: this source folder")
     options = parser.parse_args()
     checks = {
         "tables": tables, "runs": missing_runs, "demo": demo,
-        "steps": partial(steps, scripts=options.scripts),
+        "steps": partial(steps, groups=options.groups),
     }  # fmt: skip
     equal = checks[options.what](options.before.resolve(), options.after.resolve())
     sys.exit(0 if equal else 1)
