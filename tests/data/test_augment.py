@@ -71,6 +71,12 @@ def test_flip_against_pillow():
     assert float(share) == pytest.approx(0.25, abs=0.03)
 
 
+def test_affine_alone_changes_nothing():
+    images, _ = pictures()
+    matrix = Affine().sample(counter_uniform(0, torch.arange(6), 5), images)
+    assert torch.equal(matrix, torch.eye(2, 3).expand(6, 2, 3))
+
+
 @given(st.integers(0, 2**40))
 def test_affine_against_pillow(seed):
     images, pil = pictures(side=33)

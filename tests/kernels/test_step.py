@@ -83,6 +83,19 @@ def test_deterministic_on_request(name):
         torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-4)
 
 
+@quick
+def test_self_routing_stores_couplings_up_to_the_budget():
+    """Stored couplings have gradients; above the budget the kernel forms them and has none."""
+    case = next(c for c in CASES if c.name == "self")
+    inputs = [t.requires_grad_() for t in case.tensors()]
+    size = 4 * 3 * 7 * 5  # float32 of 3 images, 7 children, 5 parents
+    stored = case.route(*inputs, impl="triton", budget=size)
+    formed = case.route(*inputs, impl="triton", budget=size - 1)
+    assert stored[2].requires_grad and not formed[2].requires_grad
+    for a, b in zip(stored, formed, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-4)
+
+
 def test_strided_inputs():
     poses = torch.randn(6, 7, 5, device=DEVICE).transpose(0, 2)
     weight = torch.randn(4, 7, 3, 6, device=DEVICE).transpose(0, 1).transpose(2, 3)

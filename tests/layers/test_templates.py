@@ -1,5 +1,6 @@
 import pytest
 import torch
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
 from torchcaps.layers.templates import Templates, compose, composite, inverse, warped
@@ -30,6 +31,26 @@ def test_warping_is_bilinear_sampling():
     whole = templates.expand(4, 3, 2, 5, 5).flatten(0, 1)
     sampled = F.grid_sample(whole, grid, align_corners=False).view(4, 3, 2, 11, 11)
     torch.testing.assert_close(warped(templates, where, 11), sampled)
+
+
+def test_graphs_have_no_grid_sample():
+    """Not every exporter supports it; eager code on a CPU uses it, since it is fast."""
+    torch.manual_seed(1)
+    templates, where = torch.rand(3, 2, 5, 5), poses(4, 3).float()
+    traced = make_fx(lambda *t: warped(*t, 11))(templates, where)
+    graphs = [traced.graph]
+
+    def keep(module, _):
+        graphs.append(module.graph)
+        return module.forward
+
+    compiled = torch.compile(warped, backend=keep, fullgraph=True)
+    for graph_of in (traced, lambda *t: compiled(*t, 11)):
+        torch.testing.assert_close(graph_of(templates, where), warped(templates, where, 11))
+    assert len(graphs) == 2
+    for graph in graphs:
+        assert "einsum" in str(graph) or "bmm" in str(graph)
+        assert "grid_sample" not in str(graph)
 
 
 @pytest.mark.parametrize("size, side", [(5, 11), (4, 7)])

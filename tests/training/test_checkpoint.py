@@ -1,5 +1,6 @@
 import json
 import os
+import shutil
 
 import pytest
 import torch
@@ -72,6 +73,20 @@ def test_an_unfinished_write_is_never_taken_for_a_checkpoint(tmp_path):
     write(tmp_path)
     (tmp_path / "00000009.tmp").mkdir()
     assert checkpoint.load_last(tmp_path)[0].step == 3
+
+
+@pytest.mark.parametrize("renamed", [False, True])
+def test_a_step_that_was_being_replaced_has_one_checkpoint(tmp_path, renamed):
+    """A kill between the two renames leaves the old one alone, one after both leaves two."""
+    write(tmp_path)
+    new, old = tmp_path / "00000003", tmp_path / "00000003.old"
+    if renamed:
+        shutil.copytree(tmp_path / "00000002", old)
+    else:
+        new.rename(old)
+    checkpoint.tidy(tmp_path)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["00000002", "00000003"]
+    assert checkpoint.load(new)[0].step == 3
 
 
 def test_another_model_is_refused():

@@ -1,5 +1,6 @@
 """What a run may go on with, and when that is written down."""
 
+import shutil
 import signal
 from dataclasses import replace
 
@@ -56,6 +57,16 @@ def test_what_a_run_cannot_go_on_with_is_refused(stopped):
     assert ended.record()["modified"] == ["optimizer.lr=0.002"]
     with pytest.raises(TorchcapsError, match="is finished"):
         resume(stopped.folder, recipe=faster(stopped, 0.003))
+
+
+def test_a_run_killed_before_its_first_checkpoint_begins_anew(stopped, tiny_recipe, tmp_path):
+    """Its metrics are those of one training: what the killed one wrote is cut off."""
+    shutil.rmtree(stopped.checkpoints)
+    stopped.log({"step": 1, "loss": 99.0})
+    whole = start(tiny_recipe, tmp_path / "whole")
+    again = resume(stopped.folder)
+    assert again.record()["weights_sha256"] == whole.record()["weights_sha256"]
+    assert [row["step"] for row in again.metrics] == [row["step"] for row in whole.metrics]
 
 
 def test_what_is_this_machines_makes_no_other_recipe(stopped, tmp_path):

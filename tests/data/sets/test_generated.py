@@ -254,6 +254,10 @@ def test_ink_boxes_are_those_of_a_loop(digits):
         assert box.tolist() == [int(w) for w in expected]
 
 
+def test_the_ink_box_of_an_empty_image_is_its_center():
+    assert generated.ink_boxes(torch.zeros(1, 1, 5, 8)).tolist() == [[3, 2, 3, 2]]
+
+
 def test_shift_option_of_multimnist():
     far, near = (data.load(f"multimnist:digits,copies=1{more}") for more in (",shift=6", ""))
     rows = torch.arange(400)
