@@ -1,5 +1,6 @@
 """Functions that jobs of the tests call."""
 
+import json
 import os
 import signal
 import time
@@ -16,6 +17,11 @@ def append(*, file: str, text: str, console: Console) -> None:
     console.print(f"appending {text}")
     with Path(file).open("a") as out:
         out.write(f"{text}\n")
+
+
+def write_variables(*, file: str, names: list[str], console: Console) -> None:
+    """What this process has of some environment variables."""
+    Path(file).write_text(json.dumps({name: os.environ.get(name) for name in names}))
 
 
 def fail(*, message: str, console: Console) -> None:

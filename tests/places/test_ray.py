@@ -1,12 +1,15 @@
 """Ray: tasks that come back after a lost node; an address where nothing answers."""
 
+import json
 import socket
+from pathlib import Path
 
 import pytest
 
 from tests.places import kill_node
+from tests.places.test_run import job
 from torchcaps.errors import TorchcapsError
-from torchcaps.places import get_place, ray
+from torchcaps.places import get_place, ray, run_jobs
 from torchcaps.places.run import check_place
 
 
@@ -32,3 +35,20 @@ def test_a_lost_node_and_a_killed_driver(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     found = kill_node.main("ray", tmp_path)
     assert found["recorded once"] and found["bit-identical"] == kill_node.RUNS, found
+
+
+@pytest.mark.ray
+def test_named_variables_reach_tasks_and_no_log_has_their_values(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    tell = job("write_variables", file="found.json", names=["TOKEN", "OTHER"])
+    with kill_node.ray(tmp_path) as (on, _, _):
+        monkeypatch.setenv("TOKEN", "a-secret-value")
+        monkeypatch.setenv("OTHER", "not-named")
+        outcomes = list(run_jobs([tell], f"{on},env=TOKEN"))
+        logs = Path("/tmp/ray/session_latest/logs").resolve()
+        texts = [path.read_bytes() for path in logs.rglob("*") if path.is_file()]
+    assert [outcome.error for outcome in outcomes] == [""]
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert found == {"TOKEN": "a-secret-value", "OTHER": None}
+    assert texts and not any(b"a-secret-value" in text for text in texts)

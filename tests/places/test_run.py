@@ -9,7 +9,7 @@ from tests.places import functions
 from torchcaps.errors import Interrupted, UsageError
 from torchcaps.places import Job, get_place, run_jobs
 from torchcaps.places.job import code_version, work
-from torchcaps.places.run import LOSSES, Ended, check_place
+from torchcaps.places.run import LOSSES, Ended, check_place, with_env
 
 APPEND = "tests.places.functions:append"
 
@@ -108,3 +108,15 @@ def test_a_place_that_is_misspelt(on, said):
     with pytest.raises(UsageError, match=said):
         check_place(on)
         get_place(on)
+
+
+def test_environment_variables_are_named_and_never_given(monkeypatch):
+    monkeypatch.setenv("TOKEN", "secret")
+    monkeypatch.delenv("OTHER", raising=False)
+    on = with_env("local", ("TOKEN",))
+    assert on == "local,env=TOKEN" and get_place(on).at_once == 1
+    assert with_env("ray:host:1", ()) == "ray:host:1"
+    with pytest.raises(UsageError, match="--env OTHER: no such environment variable"):
+        get_place(with_env("local", ("TOKEN", "OTHER")))
+    with pytest.raises(UsageError, match="names of environment variables, no values"):
+        with_env("local", ("TOKEN=secret",))

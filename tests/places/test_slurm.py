@@ -107,6 +107,25 @@ def test_a_lost_node_and_a_killed_driver(tmp_path, monkeypatch):
 
 @pytest.mark.slurm
 @CLUSTER
+def test_named_variables_reach_jobs_and_no_file_has_their_values(tmp_path, monkeypatch):
+    """On a site whose jobs get no environment."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    (tmp_path / "slurm").mkdir()
+    with Cluster(tmp_path / "slurm") as cluster:
+        monkeypatch.setenv("SLURM_CONF", cluster.environment["SLURM_CONF"])
+        monkeypatch.setenv("SBATCH_EXPORT", "NONE")
+        monkeypatch.setenv("TOKEN", "a-secret-value")
+        tell = job("write_variables", file="found.json", names=["TOKEN"])
+        outcomes = list(run_jobs([tell], "slurm:time=10m,env=TOKEN"))
+    assert [outcome.error for outcome in outcomes] == [""]
+    assert json.loads((tmp_path / "found.json").read_text()) == {"TOKEN": "a-secret-value"}
+    files = [path for path in (tmp_path / "runs").rglob("*") if path.is_file()]
+    assert files and not any(b"a-secret-value" in path.read_bytes() for path in files)
+
+
+@pytest.mark.slurm
+@CLUSTER
 def test_requeued_runs_and_time_limits_end_with_the_same_bits(tmp_path, monkeypatch):
     """One run that `scontrol requeue` ends in the middle, one that its time limit ends twice."""
     recipe = replace(kill_node.RECIPE, epochs=3, checkpoint_seconds=600)

@@ -7,7 +7,7 @@ from rich.table import Table as RichTable
 from tyro.conf import Positional, arg
 
 from torchcaps.cli.console import complain, console, print_json, say
-from torchcaps.cli.parse import AtOnce, Data, On, Runs, Text
+from torchcaps.cli.parse import AtOnce, Data, Env, On, Runs, Text
 from torchcaps.cli.table_format import as_markdown, pieces, repeated
 from torchcaps.errors import TorchcapsError, UsageError, nearest
 
@@ -52,6 +52,7 @@ def run(
     seeds: int = 3,
     at_once: AtOnce = 0,
     on: On = "local",
+    env: Env = (),
     data_root: Annotated[str, arg(metavar="FOLDER", help_behavior_hint="")] = "",
     results: Path = RESULTS,
     dry: bool = False,
@@ -71,6 +72,7 @@ def run(
         seeds: Number of runs for each row.
         at_once: Number of runs side by side; default: 1 on this machine, all on a cluster.
         on: Where: local, slurm[:partition=…,time=…,gpus=…] or ray[:HOST:PORT].
+        env: Environment variables of this process that runs elsewhere get too, by name.
         data_root: Folder of the data sets.
         results: Folder of the recorded results.
         dry: Print the missing runs and their estimated time.
@@ -89,10 +91,11 @@ def run(
     )
 
     from torchcaps.papers.reproduce import missing, reproduce, seconds_before
-    from torchcaps.places.run import check_place
+    from torchcaps.places.run import check_place, with_env
 
     if seeds < 1 or at_once < 0:
         raise UsageError("--seeds and --at-once are at least 1.")
+    on = with_env(on, env)
     check_place(on)
     jobs = missing(paper, tables, seeds, results, protocol, only)
     estimates = seconds_before(paper, results, protocol)

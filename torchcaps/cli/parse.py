@@ -23,6 +23,7 @@ MaybeFile = Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")]
 Text = Annotated[str, arg(metavar="TEXT", help_behavior_hint="")]
 Data = Annotated[str, arg(metavar="DATA", help_behavior_hint="")]
 On = Annotated[str, arg(metavar="PLACE", help_behavior_hint="")]
+Env = Annotated[tuple[str, ...], arg(metavar="NAME", help_behavior_hint="")]
 AtOnce = Annotated[int, arg(metavar="INT", help_behavior_hint="")]
 Plugins = Annotated[tuple[str, ...], arg(metavar="FILE|MODULE", help_behavior_hint="")]
 

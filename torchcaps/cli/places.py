@@ -6,7 +6,7 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from torchcaps.cli.console import print_json, say
-from torchcaps.cli.parse import On
+from torchcaps.cli.parse import Env, On
 from torchcaps.errors import TorchcapsError
 
 Root = Annotated[Path, Positional, arg(metavar="ROOT")]
@@ -16,6 +16,7 @@ def check(
     root: Root,
     /,
     on: On = "local",
+    env: Env = (),
     data_root: Annotated[str, arg(metavar="FOLDER", help_behavior_hint="")] = "",
     json: bool = False,
 ) -> None:
@@ -28,15 +29,17 @@ def check(
     Args:
         root: Folder that the machines share, from which sweeps are started.
         on: The place: local, slurm[:partition=…,time=…,gpus=…] or ray[:HOST:PORT].
+        env: Environment variables of this process that the jobs get too, by name.
         data_root: Folder of the data sets.
         json: Print as JSON.
     """
     from dataclasses import asdict
 
     from torchcaps.places.check import check_place
+    from torchcaps.places.run import with_env
 
     findings = []
-    for finding in check_place(root, on, data_root):
+    for finding in check_place(root, with_env(on, env), data_root):
         findings.append(finding)
         if not json:
             say(

@@ -11,7 +11,7 @@ from rich.text import Text as RichText
 from tyro.conf import Positional, arg
 
 from torchcaps.cli.console import console, print_json, say
-from torchcaps.cli.parse import AtOnce, File, Folder, On, Text
+from torchcaps.cli.parse import AtOnce, Env, File, Folder, On, Text
 from torchcaps.errors import UsageError
 from torchcaps.escape import for_csv
 
@@ -27,11 +27,15 @@ def _batches(files: list[Path], size: int, label: str) -> Iterator[list[Path]]:
     return iter(track(parts, label, console=console, disable=hidden, transient=True))
 
 
-def _in_parts(kind: Any, model: str, images: tuple[Path, ...], out: Path, **options: Any) -> None:
+def _in_parts(
+    kind: Any, model: str, images: tuple[Path, ...], out: Path, *, on: str, env: tuple[str, ...],
+    **options: Any,
+) -> None:  # fmt: skip
     """Write the result of a whole data set in parts, with a progress bar."""
     from rich.progress import Progress
 
     from torchcaps.parts import run_parts
+    from torchcaps.places.run import with_env
 
     if len(images) != 1:
         raise UsageError(f"--out {out}: give one data set, such as packed:PATH or a folder.")
@@ -41,7 +45,9 @@ def _in_parts(kind: Any, model: str, images: tuple[Path, ...], out: Path, **opti
         def progress(done: int, total: int) -> None:
             bar.update(task, completed=done, total=total)
 
-        result = run_parts(kind, model, str(images[0]), out, progress=progress, **options)
+        result = run_parts(
+            kind, model, str(images[0]), out, on=with_env(on, env), progress=progress, **options
+        )
     shape = "x".join(map(str, result.shape))
     count = len(result.manifest["parts"])
     say(f"wrote {out}: {shape} in {count} parts. In Python: torchcaps.Parts({str(out)!r})")
@@ -58,6 +64,7 @@ def predict(
     out: Folder = None,
     part_size: int = 100_000,
     on: On = "local",
+    env: Env = (),
     at_once: AtOnce = 0,
     force: bool = False,
 ) -> None:
@@ -79,6 +86,7 @@ def predict(
         out: New folder for the results of a data set, in parts.
         part_size: Images of a part.
         on: Place where the parts are computed: local, slurm or ray, with options.
+        env: Environment variables of this process that the parts get too, by name.
         at_once: Number of parts at a time; default: 1 here, all on a cluster.
         force: Replace the results of another model or data set.
     """
@@ -87,7 +95,7 @@ def predict(
             raise UsageError("--csv and --json print; --out writes a folder. Give one of them.")
         return _in_parts(
             "predict", model, images, out, top_k=top_k, batch_size=batch_size,
-            part_size=part_size, on=on, at_once=at_once, force=force,
+            part_size=part_size, on=on, env=env, at_once=at_once, force=force,
         )  # fmt: skip
     from torchcaps.models.predict import image_files
     from torchcaps.training.load import load
@@ -134,6 +142,7 @@ def embed(
     batch_size: int = 64,
     part_size: int = 100_000,
     on: On = "local",
+    env: Env = (),
     at_once: AtOnce = 0,
     force: bool = False,
 ) -> None:
@@ -153,13 +162,14 @@ def embed(
         batch_size: Images at a time.
         part_size: Images of a part.
         on: Place where the parts are computed: local, slurm or ray, with options.
+        env: Environment variables of this process that the parts get too, by name.
         at_once: Number of parts at a time; default: 1 here, all on a cluster.
         force: Replace files.
     """
     if not out.suffix:
         return _in_parts(
             "embed", model, images, out, features=features, batch_size=batch_size,
-            part_size=part_size, on=on, at_once=at_once, force=force,
+            part_size=part_size, on=on, env=env, at_once=at_once, force=force,
         )  # fmt: skip
     import numpy as np
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from tyro.conf import Positional, arg
 
 from torchcaps.cli.console import console, print_json, say
-from torchcaps.cli.parse import AtOnce, Folder, On, load_plugins, parse, without, wrong
+from torchcaps.cli.parse import AtOnce, Env, Folder, On, load_plugins, parse, without, wrong
 from torchcaps.cli.train import long_option, read_recipe
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ VALUES: a,b,c or lo..hi or log:lo..hi. Fields of the recipe are options as in to
   --hours H        device hours after which no trial starts
   --seeds N        runs of the best trial with other seeds, evaluated on the test split (3)
   --on PLACE       local, slurm:partition=…,time=…,gpus=… or ray:HOST:PORT; --at-once N
+  --env NAME …     environment variables that trials elsewhere get too
   --out FOLDER     folder of the sweep; --dry: print the trials; --json: print the result"""
 
 Name = Annotated[str, Positional, arg(metavar="SWEEP")]
@@ -72,12 +73,13 @@ def _sweep(name: str, words: list[str]) -> None:
         hours: Hours = 0.0,
         seeds: Count = 3,
         on: On = "local",
+        env: Env = (),
         at_once: AtOnce = 0,
         out: Folder = None,
         dry: bool = False,
         json: bool = False,
     ) -> None:
-        from torchcaps.places.run import check_place
+        from torchcaps.places.run import check_place, with_env
         from torchcaps.sweeps.driver import open_sweep, plan, run_sweep
         from torchcaps.sweeps.space import read_over
 
@@ -85,13 +87,14 @@ def _sweep(name: str, words: list[str]) -> None:
             recipe, read_over(over), trials=trials, search=search, stop_early=stop_early,
             hours=hours, seeds=seeds,
         )  # fmt: skip
-        check_place(on)
+        place = with_env(on, env)
+        check_place(place)
         if dry:
             return _print_plan(settings, json)
         opened = open_sweep(settings, out)
         say_progress = (lambda _: None) if json else say
         say_progress(f"{opened.folder}: {settings.trials} trials, {settings.search} search.")
-        show_sweep(run_sweep(opened, on, at_once, say_progress), json)
+        show_sweep(run_sweep(opened, place, at_once, say_progress), json)
 
     parse(run, rest, f"torchcaps sweep {name}")
 
@@ -152,6 +155,7 @@ def resume(
     trials: Count = 0,
     hours: Hours = 0.0,
     on: On = "local",
+    env: Env = (),
     at_once: AtOnce = 0,
     plugin: Annotated[tuple[str, ...], arg(metavar="FILE|MODULE")] = (),
     json: bool = False,
@@ -163,11 +167,13 @@ def resume(
         trials: Number of trials in all; default: as before.
         hours: Device hours in all; default: as before.
         on: Where trials run: local, slurm:partition=… or ray:HOST:PORT.
+        env: Environment variables of this process that trials elsewhere get too, by name.
         at_once: Trials side by side.
         plugin: Plug-ins of the sweep.
         json: Print the result as JSON.
     """
     from torchcaps.errors import UsageError
+    from torchcaps.places.run import with_env
     from torchcaps.sweeps.driver import run_sweep
     from torchcaps.sweeps.folder import Sweep
 
@@ -178,7 +184,8 @@ def resume(
         raise UsageError(f"--trials {trials}: {opened.folder} has {settings.trials} trials.")
     opened = opened.with_settings(trials=trials or settings.trials, hours=hours or settings.hours)
     opened.write()
-    show_sweep(run_sweep(opened, on, at_once, (lambda _: None) if json else say), json)
+    place = with_env(on, env)
+    show_sweep(run_sweep(opened, place, at_once, (lambda _: None) if json else say), json)
 
 
 SUBCOMMANDS = {"show": show, "stop": stop, "resume": resume}

@@ -20,8 +20,9 @@ SECONDS = 10.0
 """Seconds until an address counts as dead."""
 
 
-def ray_task(text: str) -> str:
+def ray_task(text: str, variables: dict[str, str]) -> str:
     """`work` as a task: an interrupted run has no result, so that Ray runs it again."""
+    os.environ.update(variables)  # an argument, since Ray's agent logs the env_vars of runtime_env
     try:
         return work(text)
     except Interrupted as stopped:
@@ -35,10 +36,14 @@ class RayCluster:
 
     remote, poll = True, 1.0
 
-    def __init__(self, address: str, at_once: int, *, local: int, gpus: float, cpus: float):
+    def __init__(
+        self, address: str, at_once: int, *, local: int, gpus: float, cpus: float,
+        variables: dict[str, str],
+    ):  # fmt: skip
         """address: HOST:PORT; empty: that of RAY_ADDRESS or of this machine's cluster.
-        local: start a cluster here with so many CPUs
+        local: start a cluster here with so many CPUs. variables: environment of the jobs
         """
+        self.variables = variables
         self.ray = require("ray", "ray")
         self.at_once, self.shares_device = at_once or AT_ONCE, 0 < gpus < 1
         if address and "://" not in address:
@@ -68,7 +73,10 @@ class RayCluster:
                     "--on ray: a job is one process. For one training on several devices, use "
                     "--on slurm or torchrun."
                 )
-            self.running[self.task.options(name="torchcaps").remote(text)] = text
+            self.running[self._start(text)] = text
+
+    def _start(self, text: str) -> Any:
+        return self.task.options(name="torchcaps").remote(text, self.variables)
 
     def wait(self, seconds: float) -> list[Ended]:
         done, _ = self.ray.wait(list(self.running), timeout=seconds)

@@ -1,5 +1,6 @@
 """Run jobs at a place: give out, collect, give out again what was lost."""
 
+import os
 import re
 import signal
 import sys
@@ -44,28 +45,44 @@ class Place(Protocol):
         ...
 
 
-def _local(*, at_once: int) -> Place:
+def _variables(names: str) -> dict[str, str]:
+    """Environment variables by their names, HF_TOKEN+WANDB_API_KEY, which a place's jobs get."""
+    chosen = [name for name in names.split("+") if name]
+    for name in chosen:
+        if name not in os.environ:
+            raise UsageError(f"--env {name}: no such environment variable here. Export it first.")
+    return {name: os.environ[name] for name in chosen}
+
+
+def _local(*, at_once: int, env: str = "") -> Place:
     from torchcaps.places.local import InProcess, Local
 
+    _variables(env)  # jobs here have them all
     return Local(at_once) if at_once > 1 else InProcess()
 
 
 def _slurm(
     *, at_once: int, partition: str = "", time: str = "", gpus: int = 0, cpus: int = 0,
     mem: str = "", account: str = "", qos: str = "", constraint: str = "", grace: int = 90,
+    env: str = "",
 ) -> Place:  # fmt: skip
     from torchcaps.places.slurm import Slurm
 
+    if names := ",".join(_variables(env)):
+        os.environ["SBATCH_EXPORT"] = f"ALL,{names}"  # names alone: values are in no file of ours
     words = {"partition": partition, "account": account, "qos": qos, "constraint": constraint}
     return Slurm(at_once, time=time, gpus=gpus, cpus=cpus, mem=mem, grace=grace, words=words)
 
 
 def _ray(
-    address: str = "", *, at_once: int, local: int = 0, gpus: float = 0.0, cpus: float = 1.0
-) -> Place:
+    address: str = "", *, at_once: int, local: int = 0, gpus: float = 0.0, cpus: float = 1.0,
+    env: str = "",
+) -> Place:  # fmt: skip
     from torchcaps.places.ray import RayCluster
 
-    return RayCluster(address, at_once, local=local, gpus=gpus, cpus=cpus)
+    return RayCluster(
+        address, at_once, local=local, gpus=gpus, cpus=cpus, variables=_variables(env)
+    )
 
 
 PLACES: dict[str, Callable[..., Place]] = {"local": _local, "slurm": _slurm, "ray": _ray}
@@ -77,6 +94,14 @@ def check_place(on: str) -> str:
     if name not in PLACES:
         raise UsageError(f"--on: unknown place {name!r}. {nearest(name, list(PLACES))}")
     return name
+
+
+def with_env(on: str, names: Sequence[str]) -> str:
+    """The place whose jobs also get these environment variables of the driver."""
+    for name in names:
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+            raise UsageError(f"--env {name}: give the names of environment variables, no values.")
+    return ",".join([on, *(["env=" + "+".join(names)] if names else [])])
 
 
 def get_place(on: str, at_once: int = 0) -> Place:
