@@ -55,6 +55,7 @@ def test_a_routing_layer_in_a_network_of_ones_own_learns(capsys):
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore:.*num_workers")
+@pytest.mark.filterwarnings("ignore:The `srun` command")  # a hint of Lightning's where SLURM is
 def test_lightnings_loop_trains_a_model(capsys):
     example = runpy.run_path(str(ROOT / "examples/lightning_loop.py"))
     quiet = {"enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu"}
