@@ -29,11 +29,15 @@ JOBS = [
     ("stats", "dot", DENSE),
     ("gather", "dot", DENSE),
     ("gather", "uniform", DENSE),
-    ("backward", "dot", DENSE),
-    ("backward", "uniform", DENSE),
+    ("gather", "known", DENSE),
+    ("to_children", "dot", DENSE),
+    ("to_children", "uniform", DENSE),
+    ("to_transforms", "dot", DENSE),
+    ("to_transforms", "uniform", DENSE),
     ("stats", "linear", CONV),
     ("gather", "linear", CONV),
-    ("backward", "linear", CONV),
+    ("to_children", "linear", CONV),
+    ("to_transforms", "linear", CONV),
     ("votes-forward", "dot", CONV),
     ("votes-backward", "dot", CONV),
     ("votes-forward", "gauss", CONV),
@@ -51,7 +55,7 @@ JOBS = [
         for part in ("gather", "to_children", "to_transforms")
         for shape in (POINTWISE, GLOBAL, WIDE[1])
     ),
-    *((part, "dot", wide) for part in ("gather", "backward") for wide in WIDE),
+    *((part, "dot", wide) for part in ("gather", "to_children", "to_transforms") for wide in WIDE),
     ("place", "templates", {"BP": 256}),
     ("place_backward", "templates", {"BP": 128, "BS": 16, "BLOCKS": 13}),
     ("smo", "pairs", {"CHUNKS": 4, "BLOCK": 4096, "num_warps": 16, "num_stages": 1}),
@@ -62,10 +66,10 @@ OTHERS = {
     "ranges": "*i32", "steps": "*i32", "alpha": "*fp64", "slope": "*fp64", "c": "fp32",
     "tolerance": "fp32",
 }  # fmt: skip
-HALF = ("poses", "weight", "shares", "d_poses", "d_shares", "grad")
+HALF = ("poses", "weight", "shares", "d_logits", "d_poses", "d_shares", "grad")
 
 
-def _options(part, score, shape):
+def _options(part, score, shape, half):
     poses = torch.empty(1)
     weighted = score in ("linear", "gauss")
     if score == "pairs":
@@ -90,31 +94,37 @@ def _options(part, score, shape):
                 "RP": shape.pose_rows,
                 "WHOLE": False,
                 "STATS": "stats" in part,
+                "TO_POSES": True,
+                "TO_WEIGHT": True,
             }
         stats, known = "stats" in part, "known" in part
         more = {"WITH_LSE": known, "STATS": stats, "WITH_COUPLING": not stats}
         return votes.forward_kernel, {**options, **more}
-    tile = attention.tile(shape, score, part)
-    options = attention.options(shape, tile, score, poses)
+    poses = poses.to(torch.bfloat16 if half else torch.float32)
+    options = attention.options(shape, attention.tile(shape, score, part), score, part, poses)
     if part == "gather":
-        options |= {"JB": tile.parents, "CHUNK": 4, "WEIGHTED": weighted, "WITH_COUPLING": True}
-    if part == "backward":
-        options["WEIGHTED"] = weighted
-    return getattr(attention, part.replace("backward", "backward_kernel")), options
+        options |= {"CHUNK": 4, "WEIGHTED": weighted, "WITH_COUPLING": score != "known"}
+    elif part == "to_children":
+        tables = score != "uniform"
+        options |= {"WEIGHTED": weighted, "TO_POSES": True, "TO_SHARES": tables}
+        options["TO_LOGITS"] = score == "dot"
+    elif part == "to_transforms":
+        options |= {"CHUNK": 4, "WEIGHTED": weighted}
+    return getattr(attention, part), options
 
 
 def _absent(name, score):
     """Arguments that this score passes as None."""
     return (
         (name == "activations" and score not in ("linear", "gauss"))
-        or (name == "query" and score in ("uniform", "linear"))
+        or (name == "query" and score in ("uniform", "linear", "known"))
         or (name in ("precision", "bias") and score != "gauss")
         or (name.startswith("route_") and score != "linear")
     )
 
 
 def _compile(part, score, shape, capability, half):
-    kernel, options = _options(part, score, shape)
+    kernel, options = _options(part, score, shape, half)
     warps, stages = options.pop("num_warps"), options.pop("num_stages")
     if "P" in kernel.arg_names:
         options["P"] = "tf32"

@@ -8,6 +8,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+LOG2E = tl.constexpr(1.4426950408889634)
+"""Kernels take exponentials and logarithms to base 2, which are one instruction each."""
+LN2 = tl.constexpr(0.6931471805599453)
+
 
 @dataclass(frozen=True)
 class Shape:
@@ -43,13 +47,8 @@ class Shape:
         return self.kernel**2 * self.types
 
     @property
-    def copies(self) -> int:
-        """Copies of a pose's gradient: one for each place it has in a window."""
-        return (-(-self.kernel // self.stride)) ** 2
-
-    @property
     def covers(self) -> bool:
-        """True if every pose is a child, so its gradient needs no zero initialization."""
+        """True if every pose is the child of one window, in the same order."""
         return self.kernel == 1 and self.stride == 1 and self.padding == 0
 
     def constants(self) -> dict[str, int]:
@@ -70,19 +69,23 @@ class Shape:
             "E": self.out_dim,
         }
 
-    def fold(self, values: Tensor) -> Tensor:
-        """Sum the values of each child over its windows. [rows,C] -> [B,H,W,I]"""
+    def fold(self, values: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Sum the values of each child over its windows, and over the first axis.
+
+        [N,rows,C,...] -> [B,H,W,I,...]
+        """
+        grid = (self.batch, self.height, self.width, self.types)
+        last = values.shape[3:]
         if self.covers:
-            return values.view(self.batch, self.height, self.width, self.types)
-        windows = values.view(self.batch, -1, self.kernel**2, self.types)
-        folded = torch.nn.functional.fold(
-            windows.permute(0, 3, 2, 1).flatten(1, 2),
-            (self.height, self.width),
-            self.kernel,
-            padding=self.padding,
-            stride=self.stride,
-        )
-        return folded.permute(0, 2, 3, 1)
+            return total(values).to(dtype).view(*grid, *last)
+        folded = values.new_empty((*grid, *last), dtype=dtype)
+        c = self.constants()
+        names = ("H", "W", "HO", "WO", "I", "C", "KS", "STRIDE", "PAD")
+        fold_kernel[(cdiv(folded.numel(), 1024),)](
+            values, folded, folded.numel(), values.stride(0), **{n: c[n] for n in names},
+            DIM=last.numel(), BLOCKS=values.shape[0], BLOCK=1024,
+        )  # fmt: skip
+        return folded
 
     def unfold(self, grid: Tensor, outside: float) -> Tensor:
         """Values of the children of each window. [B,H,W,I] -> [B*H'*W',C]"""
@@ -92,7 +95,8 @@ class Shape:
         return windows.permute(0, 1, 2, 4, 5, 3).reshape(-1, self.children)
 
     def over_windows(self, lse: Tensor) -> Tensor:
-        """Log-sum-exp of each child over all windows that see it; infinite outside the grid.
+        """Log-sum-exp, to base 2, of each child over all windows that see it; infinite outside
+        the grid.
 
         [rows,C] -> [rows,C]
         """
@@ -102,8 +106,8 @@ class Shape:
         slot = self.unfold(numbers, 0).view(1, -1).expand(self.batch, -1)
         lse = lse.view(self.batch, -1)
         top = lse.new_full((self.batch, slots), -torch.inf).scatter_reduce(1, slot, lse, "amax")
-        sums = self.fold((lse - top.gather(1, slot)).exp())
-        return self.unfold(top[:, 1:].view(-1, *grid) + sums.log(), torch.inf)
+        sums = self.fold((lse - top.gather(1, slot)).exp2().view(1, self.rows, self.children))
+        return self.unfold(top[:, 1:].view(-1, *grid) + sums.log2(), torch.inf)
 
 
 @dataclass(frozen=True)
@@ -160,9 +164,17 @@ def split(
     return cdiv(blocks, chunk), chunk
 
 
+def shared_memory() -> int:
+    """Bytes of shared memory that a program can have; without a GPU those of an H200."""
+    if not torch.cuda.is_available():
+        return 227 * 1024
+    device = torch.cuda.current_device()
+    return torch.cuda.get_device_properties(device).shared_memory_per_block_optin
+
+
 def stages(preferred: int, stage_bytes: int, fixed_bytes: int = 0) -> int:
-    """Pipeline stages whose buffers fit into shared memory, also on GPUs smaller than an H200."""
-    return max(1, min(preferred, (150_000 - fixed_bytes) // stage_bytes))
+    """Pipeline stages whose buffers fit into shared memory of the current device."""
+    return max(1, min(preferred, (shared_memory() - fixed_bytes) // stage_bytes))
 
 
 def total(copies: Tensor) -> Tensor:
@@ -253,12 +265,53 @@ def child(
 
 @triton.jit
 def children(
-    row, c, rows, C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, HO: tl.constexpr,
+    row, base, lane, rows, C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, HO: tl.constexpr,
     WO: tl.constexpr, I: tl.constexpr, KS: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr,
+    BC: tl.constexpr,
 ):  # fmt: skip
-    """Like `child`, for children c and rows that broadcast against each other."""
+    """Like `child`, for children base + lane and rows that broadcast against each other.
+
+    BC: lanes are 0 to BC-1, and base is a multiple of BC; 0: lanes are any. A block of children
+    that divides the types is at one place of the window: its offset is one number.
+    """
     y, x, first_at = corner(row, H, W, HO, WO, I, STRIDE, PAD)
-    return child(c, y, x, first_at, (row < rows) & (c < C), H, W, I, PAD, KS)
+    live = (row < rows) & (base + lane < C)
+    if BC > 0 and I % max(BC, 1) == 0:
+        at, inside = child(base, y, x, first_at, live, H, W, I, PAD, KS)
+        return at + lane, inside
+    return child(base + lane, y, x, first_at, live, H, W, I, PAD, KS)
+
+
+@triton.jit
+def transform(c, C: tl.constexpr, WI: tl.constexpr):
+    """Number of child c's transform."""
+    if WI < C:
+        c = c % WI
+    return c
+
+
+@triton.jit
+def fold_kernel(
+    windowed, folded, numel, block_stride, H: tl.constexpr, W: tl.constexpr, HO: tl.constexpr,
+    WO: tl.constexpr, I: tl.constexpr, C: tl.constexpr, DIM: tl.constexpr, KS: tl.constexpr,
+    STRIDE: tl.constexpr, PAD: tl.constexpr, BLOCKS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Sum of each child's values over the windows that see it, found by index."""
+    n = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    d, i = n % DIM, n // DIM % I
+    x, y = n // (DIM * I) % W, n // (DIM * I * W) % H
+    image = n // (DIM * I * W * H)
+    total = tl.zeros((BLOCK,), tl.float32)
+    for place in range(KS * KS):
+        top, left = y + PAD - place // KS, x + PAD - place % KS
+        seen = (n < numel) & (top >= 0) & (left >= 0)
+        seen = seen & (top % STRIDE == 0) & (left % STRIDE == 0)
+        seen = seen & (top // STRIDE < HO) & (left // STRIDE < WO)
+        row = (image * HO + top // STRIDE) * WO + left // STRIDE
+        at = (row.to(tl.int64) * C + place * I + i) * DIM + d
+        for block in range(BLOCKS):
+            total += tl.load(windowed + at + block * block_stride, seen, other=0.0)
+    tl.store(folded + n, total.to(folded.dtype.element_ty), n < numel)
 
 
 @triton.jit

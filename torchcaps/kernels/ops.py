@@ -40,6 +40,14 @@ class Inputs(NamedTuple):
         return Inputs(*(None if t is None else t.contiguous() for t in self))  # pyright: ignore
 
 
+class Needs(NamedTuple):
+    """Inputs of a step that need a gradient and are costly to differentiate."""
+
+    poses: bool
+    weight: bool
+    query: bool
+
+
 def _shape(poses: Tensor, weight: Tensor, window: list[int]):
     from torchcaps.kernels.common import Shape  # needs Triton, which a CPU build of torch lacks
 
@@ -141,34 +149,40 @@ def step_backward(
     score: str,
     deterministic: bool,
     across: bool,
+    needed: list[bool],
 ) -> list[Tensor]:
     tensors = (poses, weight, activations, query, precision, bias, route_weight, route_bias)
     inputs = Inputs(*tensors).contiguous()
     sum_grads = grad0.contiguous(), grad1.contiguous(), grad2.contiguous()
     shape = _shape(poses, weight, window)
+    needs = Needs(needed[0], needed[1], needed[3])
     with torch.cuda.device_of(poses):
         if _sees_votes(shape, score):
             from torchcaps.kernels import votes
 
-            grads = votes.backward(shape, score, deterministic, sum_grads, lse, inputs, across)
+            grads = votes.backward(
+                shape, score, deterministic, sum_grads, lse, inputs, across, needs
+            )
         else:
             from torchcaps.kernels import attention
 
-            grads = attention.backward(shape, score, deterministic, sum_grads[:2], lse, inputs)
+            grads = attention.backward(
+                shape, score, deterministic, sum_grads[:2], lse, inputs, needs
+            )
     return [
         poses.new_empty(0, dtype=torch.float32)
-        if t is None or g is None
+        if t is None or g is None or not need
         else g.to(t.dtype).reshape(t.shape).contiguous()
-        for g, t in zip(grads, inputs, strict=True)
+        for g, t, need in zip(grads, inputs, needed, strict=True)
     ]
 
 
 @step_backward.register_fake
 def _(grad0, grad1, grad2, lse, *rest):
-    poses, inputs = rest[0], rest[:8]
+    poses, inputs, needed = rest[0], rest[:8], rest[-1]
     return [
-        poses.new_empty((0,), dtype=torch.float32) if t is None else t.new_empty(t.shape)
-        for t in inputs
+        t.new_empty(t.shape) if t is not None and need else poses.new_empty(0, dtype=torch.float32)
+        for t, need in zip(inputs, needed, strict=True)
     ]
 
 
@@ -176,13 +190,15 @@ def _save(ctx, inputs, output):
     ctx.save_for_backward(output[3], *inputs[:8])
     *options, _with_coupling, across = inputs[8:]
     ctx.options = (*options, across)
-    ctx.present = [t is not None for t in inputs[:8]]
 
 
 def _differentiate(ctx, grad0, grad1, grad2, *_):
     lse, *tensors = ctx.saved_tensors
-    grads = torch.ops.torchcaps.step_backward(grad0, grad1, grad2, lse, *tensors, *ctx.options)
-    grads = (g if present else None for g, present in zip(grads, ctx.present, strict=True))
+    needed = list(ctx.needs_input_grad[:8])
+    grads = torch.ops.torchcaps.step_backward(
+        grad0, grad1, grad2, lse, *tensors, *ctx.options, needed
+    )
+    grads = (g if need else None for g, need in zip(grads, needed, strict=True))
     return *grads, *[None] * 5
 
 

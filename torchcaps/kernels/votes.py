@@ -23,6 +23,8 @@ import triton.language as tl
 from torch import Tensor
 
 from torchcaps.kernels.common import (
+    LN2,
+    LOG2E,
     Shape,
     arithmetic,
     cdiv,
@@ -38,7 +40,7 @@ from torchcaps.kernels.common import (
     to_parent_poses,
     total,
 )
-from torchcaps.kernels.ops import Inputs
+from torchcaps.kernels.ops import Inputs, Needs
 
 DOT = tl.constexpr(0)
 GAUSS = tl.constexpr(1)
@@ -72,12 +74,21 @@ def _entries(n, BJ: tl.constexpr, BE: tl.constexpr, EL: tl.constexpr, JL: tl.con
 
 
 @triton.jit
+def _scale(tiles, R: tl.constexpr, by):
+    scaled = ()
+    for p in tl.static_range(R):
+        scaled = scaled + (tiles[p] * by,)
+    return scaled
+
+
+@triton.jit
 def _load_state(
     query, precision, bias, block, rows, J: tl.constexpr, R: tl.constexpr, D: tl.constexpr,
     E: tl.constexpr, BM: tl.constexpr, BJ: tl.constexpr, BE: tl.constexpr, BD: tl.constexpr,
     EL: tl.constexpr, JL: tl.constexpr, SCORE: tl.constexpr,
 ):  # fmt: skip
     """What both kernels start with: the rows and parents of a program, and what scores the votes.
+    Scores have base 2, so what they are linear in is scaled here, outside of the loop.
 
     -> rows and their mask [BM]; parent and entry of each column and their mask [BM,BN]; parents
     [1,JH,JL] and their mask; query, precision and bias; pose entries [BD], offsets and mask of a
@@ -94,8 +105,10 @@ def _load_state(
     state = load_parents(query, row, j, e, mask, J, R, E)
     width, shift = (), 0.0
     if SCORE == GAUSS:
-        width = load_parents(precision, row, j, e, mask, J, R, E)
-        shift = tl.load(bias + row[:, None, None] * J + jj, parent_mask, other=0.0).to(tl.float32)
+        width = _scale(load_parents(precision, row, j, e, mask, J, R, E), R, LOG2E)
+        shift = tl.load(bias + row[:, None, None] * J + jj, parent_mask, other=0.0) * LOG2E
+    else:
+        state = _scale(state, R, LOG2E)
     d = tl.arange(0, BD)
     w_off = (j * (D * E) + e)[None, :] + d[:, None] * E
     w_mask = (d[:, None] < D) & ((j < J) & (e < E))[None, :]
@@ -157,14 +170,14 @@ def forward_kernel(
         logits = _logits(votes, state, width, shift, jj, J, SCORE, R, BM, BJ, BE, EL, JL)
         if WITH_LSE:
             total = tl.load(lse + row64 * C + c, live & (c < C), other=float("inf"))
-            share = tl.exp(logits - total[:, None, None])
+            share = tl.exp2(logits - total[:, None, None])
         else:
             top = tl.max(tl.max(logits, 2), 1)
-            share = tl.exp(logits - top[:, None, None])
+            share = tl.exp2(logits - top[:, None, None])
             total = tl.sum(tl.sum(share, 2), 1)
             share *= (1.0 / total)[:, None, None]
             to = lse + (block * rows + row64) * C + c
-            tl.store(to, top + tl.log(total), live & (c < C))
+            tl.store(to, top + tl.log2(total), live & (c < C))
         if not STATS:
             if WITH_COUPLING:
                 tl.store(
@@ -197,7 +210,7 @@ def backward_kernel(
     poses, weight, activations, query, precision, bias, lse,
     grad0, grad1, grad2, expected_grad,
     d_poses, d_weight, d_query, d_precision, d_bias,
-    rows, pose_stride, block_stride, weight_stride, num_slots,
+    rows, block_stride, weight_stride, num_slots,
     H: tl.constexpr, W: tl.constexpr, HO: tl.constexpr, WO: tl.constexpr,
     I: tl.constexpr, J: tl.constexpr, C: tl.constexpr, WI: tl.constexpr,
     CHUNK: tl.constexpr, KS: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr,
@@ -205,7 +218,7 @@ def backward_kernel(
     BM: tl.constexpr, BJ: tl.constexpr, BE: tl.constexpr, BD: tl.constexpr,
     EL: tl.constexpr, JL: tl.constexpr, SCORE: tl.constexpr, WEIGHTED: tl.constexpr,
     WHOLE: tl.constexpr, STATS: tl.constexpr, G: tl.constexpr, RP: tl.constexpr,
-    CAST: tl.constexpr, P: tl.constexpr,
+    CAST: tl.constexpr, P: tl.constexpr, TO_POSES: tl.constexpr, TO_WEIGHT: tl.constexpr,
 ):  # fmt: skip
     """All gradients of the step; votes are recomputed.
 
@@ -213,8 +226,8 @@ def backward_kernel(
     the softmax backward subtracts. If a block does not hold the WHOLE of the parents, a first run
     (STATS) writes each block's sum.
 
-    Weight gradients of a row block are added to its slot. A pose in several windows or blocks of
-    parents has a copy of its gradient for each, so every entry has one writer.
+    Weight gradients of a row block are added to its slot. A pose has a gradient for each window and
+    block of parents [blocks,rows,C,R,D], so every entry has one writer.
     """
     split = tl.program_id(1)
     block = tl.program_id(2)
@@ -273,7 +286,7 @@ def backward_kernel(
             scale = tl.load(activations + at, inside, other=0.0).to(tl.float32)[:, None, None]
         logits = _logits(votes, state, width, shift, jj, J, SCORE, R, BM, BJ, BE, EL, JL)
         total = tl.load(lse + row64 * C + c, live & (c < C), other=float("inf"))
-        share = tl.exp(logits - total[:, None, None])
+        share = tl.exp2(logits - total[:, None, None])
         gain = tl.zeros((BM, BJ * BE), tl.float32)
         for p in tl.static_range(R):
             if SCORE == GAUSS:
@@ -293,7 +306,7 @@ def backward_kernel(
                 tl.store(expected_grad + grad_at, mean, live & (c < C))
         else:
             mean = tl.load(expected_grad + grad_at, live & (c < C), other=0.0)
-        d_logit = share * (d_share - mean[:, None, None]) * scale
+        d_logit = share * (d_share - mean[:, None, None]) * (scale * LN2)  # to base 2
         if not STATS:
             if WEIGHTED:
                 share *= scale
@@ -315,28 +328,34 @@ def backward_kernel(
                 d_votes = d_votes + (tl.zeros((BM, BJ * BE), CAST),)
             if RP == 1:
                 d_all = d_votes[0]
-                # in G groups: the product is too small for all warps, and each would hold all of it
-                left = tl.permute(tl.reshape(d_all, (BM, G, BJ * BE // G)), (1, 0, 2))
-                d_x = tl.sum(tl.dot(left, w_back, input_precision=P), 0)
             else:
                 d_all = stack(d_votes, RP, BM, BJ * BE)
-                d_x = tl.dot(d_all, w_back, input_precision=P)
-            copy = c // I // KS // STRIDE * ((KS + STRIDE - 1) // STRIDE) + c // I % KS // STRIDE
-            x_to = d_poses + copy.to(tl.int64) * pose_stride + block.to(tl.int64) * block_stride
-            x_to += x_at[:, None] + d[None, :]
-            tl.store(x_to, d_x, (all_inside & (c < C))[:, None] & (d[None, :] < D))
-            d_wt = tl.dot(x_back, d_all, input_precision=P)
-            w_to = d_weight + slot.to(tl.int64) * weight_stride + w_base
-            tl.atomic_add(w_to + w_off, d_wt, w_mask & (c < C), sem="relaxed")
+            if TO_POSES:
+                if RP == 1:
+                    # in G groups: the product is too small for all warps, each would hold all of it
+                    left = tl.permute(tl.reshape(d_all, (BM, G, BJ * BE // G)), (1, 0, 2))
+                    d_x = tl.sum(tl.dot(left, w_back, input_precision=P), 0)
+                else:
+                    d_x = tl.dot(d_all, w_back, input_precision=P)
+                x_to = block.to(tl.int64) * block_stride + (all_row.to(tl.int64) * C + c) * (R * D)
+                x_to = (x_to + all_p * D)[:, None] + d[None, :]
+                tl.store(d_poses + x_to, d_x, (all_live & (c < C))[:, None] & (d[None, :] < D))
+            if TO_WEIGHT:
+                d_wt = tl.dot(x_back, d_all, input_precision=P)
+                w_to = d_weight + slot.to(tl.int64) * weight_stride + w_base
+                tl.atomic_add(w_to + w_off, d_wt, w_mask & (c < C), sem="relaxed")
             to_query, to_width = new_query, new_width
             if SCORE == GAUSS:
                 to_bias += d_logit
     if not STATS:
         out_row = split * rows + row
-        store_parents(d_query, to_query, out_row, j, e, mask, J, R, E)
         if SCORE == GAUSS:
+            to_width = _scale(to_width, R, LOG2E)
             store_parents(d_precision, to_width, out_row, j, e, mask, J, R, E)
-            tl.store(d_bias + out_row[:, None, None] * J + jj, to_bias, parent_mask)
+            tl.store(d_bias + out_row[:, None, None] * J + jj, to_bias * LOG2E, parent_mask)
+        else:
+            to_query = _scale(to_query, R, LOG2E)
+        store_parents(d_query, to_query, out_row, j, e, mask, J, R, E)
 
 
 SCORES = {"dot": 0, "gauss": 1}
@@ -427,7 +446,9 @@ def forward(
         block_lse = new((blocks, *per_child), dtype=f32)
         common |= {"WITH_LSE": False, "STATS": True, "WITH_COUPLING": False}
         forward_kernel[grid](*tensors, block_lse, *sums, **common)
-        lse = block_lse[0] if blocks == 1 else block_lse.logsumexp(0)
+        lse = block_lse[0]
+        if blocks > 1:
+            lse = (block_lse * LN2.value).logsumexp(0) * LOG2E.value
         lse = shape.over_windows(lse) if across else lse
     common |= {"WITH_LSE": stats_first, "STATS": False, "WITH_COUPLING": with_coupling}
     forward_kernel[grid](*tensors, lse, *sums, **common)
@@ -442,8 +463,9 @@ def backward(
     lse: Tensor,
     inputs: Inputs,
     across: bool,
+    needs: Needs,
 ) -> Inputs:
-    """Gradients of the inputs; empty for inputs that are None.
+    """Gradients of the inputs; empty for inputs that are None or need no gradient.
 
     across: softmax backward subtracts the sum over all windows that see the child.
     """
@@ -456,18 +478,20 @@ def backward(
     f32, new, zeros = torch.float32, poses.new_empty, poses.new_zeros
     parents = (p.splits, shape.rows, shape.parents, shape.pose_rows, shape.out_dim)
     per_child = (shape.rows, shape.children)
-    d_poses = (new if shape.covers else zeros)((shape.copies, blocks, *poses.shape), dtype=f32)
-    d_weight = zeros((slots, *inputs.weight.shape), dtype=f32)
+    windowed = (blocks, shape.rows, shape.children, poses.shape[-1])
+    d_poses = new(windowed if needs.poses else (1, 0), dtype=f32)
+    d_weight = zeros((slots, *inputs.weight.shape) if needs.weight else (1, 0), dtype=f32)
     d_query = new(parents, dtype=f32)
     d_precision = new(parents if inputs.precision is not None else (1, 0), dtype=f32)
     d_bias = new(parents[:3] if inputs.bias is not None else (1, 0), dtype=f32)
     expected_grad = new(per_child if weighted else (0,), dtype=f32)
     tensors = (*inputs[:6], lse, *grads)
     outputs = (d_poses, d_weight, d_query, d_precision, d_bias, shape.rows)
-    strides = (d_poses.stride(0), d_poses.stride(1), d_weight.stride(0), slots)
+    strides = (d_poses.stride(0), d_weight.stride(0), slots)
     common = options(shape, p, score, weighted, poses)
     common["G"] = min(p.warps, max(1, p.parents * common["BE"] // 16))
     common["RP"] = pow2(shape.pose_rows)
+    common |= {"TO_POSES": needs.poses, "TO_WEIGHT": needs.weight}
     grid = (row_blocks, p.splits, blocks)
     stats_first = blocks > 1 or across
     if stats_first:
@@ -475,14 +499,14 @@ def backward(
         common |= {"WHOLE": False, "STATS": True}
         backward_kernel[grid](*tensors, block_grad, *outputs, *strides, **common)
         expected_grad = total(block_grad)
-    d_activations = shape.fold(expected_grad) if across else expected_grad
+    d_activations = shape.fold(expected_grad[None]) if across else expected_grad
     mean = shape.unfold(d_activations, 0.0) if across else expected_grad
     common |= {"WHOLE": not stats_first, "STATS": False}
     backward_kernel[grid](*tensors, mean, *outputs, *strides, **common)
     if weighted and not across:  # now complete also without a first run
-        d_activations = shape.fold(expected_grad)
+        d_activations = shape.fold(expected_grad[None])
     return Inputs(
-        total(d_poses.flatten(0, 1)),
+        shape.fold(d_poses, poses.dtype) if needs.poses else d_poses,
         total(d_weight),
         d_activations,
         total(d_query),
