@@ -64,6 +64,24 @@ def inverted_attention_step(
     >>> inverted_attention_step(poses, weight, parents)[1].shape
     torch.Size([2, 6, 3])
     """
+    sums, shares, dtype = _attend(poses, weight, parents, scale, window, coupling, impl, budget)
+    return sums.to(dtype), shares
+
+
+def _attend(
+    poses: Tensor,
+    weight: Tensor,
+    parents: Tensor | None,
+    scale: bool,
+    window: Window | None,
+    coupling: bool,
+    impl: Impl,
+    budget: int,
+) -> tuple[Tensor, Tensor | None, torch.dtype]:
+    """One pass -> sums in the type in which they are computed, coupling, and type of the outputs.
+
+    Between passes sums keep their type: scores multiply the rounding of a query.
+    """
     fused = use_kernel(impl, poses, weight, window)
     if parents is not None:
         grid = [] if window is None else [window.out(n) for n in poses.shape[1:3]]
@@ -74,20 +92,24 @@ def inverted_attention_step(
     if not fused:
         if parents is None:  # a sum of votes, which needs no single vote
             options = {"window": window, "coupling": coupling, "impl": "reference"}
-            return uniform_routing(poses, weight, squash=False, budget=budget, **options)
+            sums, shares = uniform_routing(poses, weight, squash=False, budget=budget, **options)
+            return sums, shares, sums.dtype
 
         def route(poses: Tensor, weight: Tensor, _, parents: Tensor) -> tuple[Tensor, ...]:
             return inverted_attention_step_reference(poses, weight, parents, scale=scale)
 
         per_row = parents.flatten(0, -3)
-        return by_rows(route, poses, weight, window, budget, per_row=per_row, coupling=coupling)
+        sums, shares = by_rows(
+            route, poses, weight, window, budget, per_row=per_row, coupling=coupling
+        )
+        return sums, shares, sums.dtype
     step = FusedStep(poses, weight, window=window)
     score = "uniform" if parents is None else "dot"
     query = None
     if parents is not None:
         query = parents.float() / parents.shape[-1] ** 0.5 if scale else parents.float()
     sums = step.sums(score, query, coupling=coupling)
-    return sums.votes.to(step.dtype), sums.coupling
+    return sums.votes, sums.coupling, step.dtype
 
 
 def inverted_routing(
@@ -112,12 +134,14 @@ def inverted_routing(
     """
     check_iterations(num_iters)
     parents = shares = None
+    dtype = poses.dtype
     for t in range(num_iters):
-        parents, shares = inverted_attention_step(
-            poses, weight, parents, scale=scale, window=window, impl=impl, budget=budget,
-            coupling=coupling and t == num_iters - 1,
-        )  # fmt: skip
+        last = t == num_iters - 1
+        parents, shares, dtype = _attend(
+            poses, weight, parents, scale, window, coupling and last, impl, budget
+        )
         if norm is not None:
-            parents = F.layer_norm(parents, parents.shape[-1:], *norm)
+            gain, shift = (t.to(parents.dtype) for t in norm)
+            parents = F.layer_norm(parents, parents.shape[-1:], gain, shift)
     assert parents is not None
-    return parents, shares
+    return parents.to(dtype), shares
