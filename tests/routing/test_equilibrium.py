@@ -1,6 +1,7 @@
+import pytest
 import torch
 
-from torchcaps.routing.equilibrium import Solver, _mix, anderson, fixed_point
+from torchcaps.routing.equilibrium import Solver, _mix, _solve, anderson, fixed_point
 
 EXACT = Solver(max_iters=100, tolerance=1e-12, damping=1e-10)
 
@@ -58,8 +59,49 @@ def test_rows_do_not_depend_on_each_other():
 
 
 def test_the_mixing_is_float32_under_autocast():
-    states = [torch.randn(2, 3) for _ in range(3)]
-    values = [torch.randn(2, 3) for _ in range(3)]
-    plain = _mix(states, values, 1e-4)
+    changes, values = torch.randn(3, 2, 3), torch.randn(3, 2, 3)
+    plain = _mix(changes, values, 1e-4)
     with torch.autocast("cpu", torch.bfloat16):
-        assert torch.equal(_mix(states, values, 1e-4), plain)
+        assert torch.equal(_mix(changes, values, 1e-4), plain)
+
+
+def test_the_small_systems_are_solved():
+    root = torch.randn(4, 5, 9, dtype=torch.double)
+    matrix = root @ root.mT + 1e-6 * torch.eye(5).double()
+    expected = torch.linalg.solve(matrix, torch.ones(4, 5, 1).double())[..., 0]
+    torch.testing.assert_close(_solve(matrix), expected, rtol=1e-9, atol=1e-9)
+
+
+def test_a_map_without_parameters_gives_the_same_gradient():
+    """`alone` replaces the map in the backward iteration, and gets no gradient itself."""
+    grads = []
+    for alone in (False, True):
+        a, b = affine()
+        fixed, shift = a.detach(), b.detach()
+        state, _ = fixed_point(
+            lambda z, a=a, b=b: z @ a.T + b, torch.zeros_like(b), EXACT,
+            (lambda z, a=fixed, b=shift: z @ a.T + b) if alone else None,
+        )  # fmt: skip
+        grads.append(torch.autograd.grad(state.square().sum(), (a, b)))
+    for plain, cheaper in zip(*grads, strict=True):
+        assert torch.equal(plain, cheaper)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("synchronizes", [False, True], ids=["graph", "no graph"])
+def test_cuda_graphs_find_the_same_point(synchronizes):
+    solver = Solver(max_iters=40, tolerance=1e-9, damping=1e-10)
+    a, b = (t.detach().cuda().requires_grad_() for t in affine())
+
+    def step(z):
+        if synchronizes:
+            z.sum().item()
+        return z @ a.T + b
+
+    state, _ = fixed_point(step, torch.zeros_like(b), solver)
+    expected = torch.linalg.solve(torch.eye(4, device="cuda").double() - a, b.T).T
+    torch.testing.assert_close(state, expected, atol=1e-7, rtol=1e-7)
+    got = torch.autograd.grad(state.square().sum(), (a, b))
+    for one, other in zip(got, torch.autograd.grad(expected.square().sum(), (a, b)), strict=True):
+        torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-6)

@@ -262,10 +262,21 @@ class Inverted(Model):
             numbers = range(len(self.layers))
             return [self.attend(n, poses[n], poses[n + 1], coupling) for n in numbers]
 
-        def step(state: Tensor) -> Tensor:
-            return join([c.poses for c in one_pass([primary.poses, *split(state)])])
+        def step(state: Tensor, below: Tensor = primary.poses) -> Tensor:
+            return join([c.poses for c in one_pass([below, *split(state)])])
 
-        state, residual = fixed_point(step, join(poses), self.solver)
+        def alone(state: Tensor) -> Tensor:
+            """The same with a gradient to the state alone."""
+            learned = [p for p in self.parameters() if p.requires_grad]
+            try:
+                for p in learned:
+                    p.requires_grad_(False)
+                return step(state, primary.poses.detach())
+            finally:
+                for p in learned:
+                    p.requires_grad_(True)
+
+        state, residual = fixed_point(step, join(poses), self.solver, alone)
         fixed = split(state)
         if not coupling:
             return [Capsules(p) for p in fixed], residual

@@ -6,7 +6,8 @@
 Deep equilibrium models (Bai, Kolter, Koltun 2019), here with a routing pass as f.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -42,61 +43,143 @@ def anderson(
     The next state mixes the last few, with the weights that would minimize the change if f were
     affine; each row has its own weights. If f is not a contraction, the iteration may not converge:
     each row returns the value with its smallest change, and that change.
+
+    On a GPU it tests for convergence once per `memory` steps, which run as one CUDA graph if f can
+    be captured; this needs a stream other than the default.
     """
-    states, values = [start], [f(start)]
-    best, least = values[0], _change(start, values[0])
-    steps = 1
-    while steps < solver.max_iters and float(least.max()) >= solver.tolerance:
-        state = _mix(states, values, solver.damping) if len(states) > 1 else values[0]
+    value = f(start)
+    best, least = value.clone(), _change(value - start, value)
+    slots = min(solver.memory, solver.max_iters)
+    values = torch.empty((slots, *value.shape), dtype=value.dtype, device=value.device)
+    changes = torch.empty_like(values)
+    values[0], changes[0] = value, value - start
+
+    def advance(step: int) -> None:
+        """Step number `step`, 1, 2, …, in place."""
+        used, slot = min(step, slots), step % slots
+        state = values[0]
+        if used > 1:
+            state = _mix(changes[:used], values[:used], solver.damping)
         value = f(state)
-        steps += 1
-        change = _change(state, value)
-        better = change < least
-        best, least = torch.where(better[:, None], value, best), torch.where(better, change, least)
-        states, values = [*states, state][-solver.memory :], [*values, value][-solver.memory :]
+        change = value - state
+        values[slot], changes[slot] = value, change
+        size = _change(change, value)
+        better = size < least
+        best.copy_(torch.where(better[:, None], value, best))
+        least.copy_(torch.where(better, size, least))
+
+    block = slots if value.is_cuda else 1
+    steps, graph = 1, None
+    while steps < solver.max_iters and float(least.max()) >= solver.tolerance:
+        count = min(block - steps % block, solver.max_iters - steps)
+        whole = count == slots and steps >= slots
+        if whole and graph is None and value.is_cuda:
+            graph = _capture(lambda: [advance(slots + n) for n in range(slots)], value.device)
+        if whole and graph is not None:
+            graph.replay()
+        else:
+            for number in range(steps, steps + count):
+                advance(number)
+        steps += count
     return best, steps, least
 
 
-def _change(state: Tensor, value: Tensor) -> Tensor:
+_captured: dict[torch.device, torch.cuda.CUDAGraph] = {}
+"""The last graph of each device: while it lives, the next one finds its memory there."""
+
+
+def _capture(run: Callable[[], object], device: torch.device) -> torch.cuda.CUDAGraph | None:
+    """Capture work of the current stream as a CUDA graph; None if it cannot be captured."""
+    stream = torch.cuda.current_stream(device)
+    if stream == torch.cuda.default_stream(device) or torch.cuda.is_current_stream_capturing():
+        return None
+    graph = torch.cuda.CUDAGraph()
+    pool = _captured[device].pool() if device in _captured else None
+    try:
+        with torch.cuda.graph(graph, pool, stream, capture_error_mode="thread_local"):
+            run()
+    except RuntimeError:  # a synchronization, or memory of the host
+        return None
+    _captured[device] = graph
+    return graph
+
+
+def _change(change: Tensor, value: Tensor) -> Tensor:
     """Relative change of each row. -> [B]"""
-    distance = (value - state).float().norm(dim=1)
-    return distance / (value.float().norm(dim=1) + 1e-9)
+    return change.float().norm(dim=1) / (value.float().norm(dim=1) + 1e-9)
 
 
-def _mix(states: list[Tensor], values: list[Tensor], damping: float) -> Tensor:
-    """Mix values with weights that sum to one and minimize the length of the mixed change."""
-    exact = torch.promote_types(values[0].dtype, torch.float32)
-    with torch.autocast(values[0].device.type, enabled=False):
-        value = torch.stack(values, 1).to(exact)
-        change = value - torch.stack(states, 1).to(exact)
+def _mix(changes: Tensor, values: Tensor, damping: float) -> Tensor:
+    """Mix values with weights that sum to one and minimize the length of the mixed change.
+
+    changes and values of the last M steps [M,B,N] -> [B,N]
+    """
+    exact = torch.promote_types(values.dtype, torch.float32)
+    with torch.autocast(values.device.type, enabled=False):
+        change = changes.to(exact).transpose(0, 1)
         gram = change @ change.mT
         size = gram.diagonal(dim1=1, dim2=2).mean(1)[:, None, None] + 1e-12
         eye = torch.eye(gram.shape[1], device=gram.device, dtype=exact)
-        weights = torch.linalg.solve(gram / size + damping * eye, torch.ones_like(gram[:, :, :1]))
+        weights = _solve(gram / size + damping * eye)
         weights = weights / weights.sum(1, keepdim=True)
-        return (weights * value).sum(1).to(values[0].dtype)
+        return (weights.T[:, :, None] * values.to(exact)).sum(0).to(values.dtype)
+
+
+def _solve(matrix: Tensor) -> Tensor:
+    """Solution of A x = 1 for small positive definite A. [B,M,M] -> [B,M]
+
+    Elimination written out: LAPACK's routines synchronize, which a CUDA graph cannot.
+    """
+    system = torch.cat([matrix, torch.ones_like(matrix[:, :, :1])], 2)
+    for row in range(matrix.shape[1]):
+        pivot = system[:, row : row + 1] / system[:, row : row + 1, row : row + 1]
+        system = system - system[:, :, row : row + 1] * pivot
+        system[:, row : row + 1] = pivot
+    return system[:, :, -1]
+
+
+@contextmanager
+def _side_stream(device: torch.device, stream: torch.cuda.Stream | None) -> Iterator[None]:
+    """Run what follows on a stream of its own, in order with the current one."""
+    if stream is None:
+        yield
+        return
+    current = torch.cuda.current_stream(device)
+    stream.wait_stream(current)
+    with torch.cuda.stream(stream):
+        yield
+    current.wait_stream(stream)
 
 
 def fixed_point(
-    f: Callable[[Tensor], Tensor], start: Tensor, solver: Solver = STANDARD
+    f: Callable[[Tensor], Tensor],
+    start: Tensor,
+    solver: Solver = STANDARD,
+    alone: Callable[[Tensor], Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Fixed point of f with the gradient of the implicit function.
 
     start [B,N] -> (state [B,N], relative change of each row in its best step [B]). Parameters and
-    inputs that f closes over get their gradients.
+    inputs that f closes over get their gradients. alone: f with a gradient to its argument alone,
+    which makes the backward iteration cheaper
 
     >>> state, change = fixed_point(lambda x: x.cos(), torch.zeros(1, 2))
     >>> state
     tensor([[0.7391, 0.7391]])
     """
-    state, _, change = anderson(f, start.detach(), solver)
+    device = start.device
+    stream = torch.cuda.Stream(device) if start.is_cuda else None
+    with _side_stream(device, stream):
+        state, _, change = anderson(f, start.detach(), solver)
+    state, change = state.clone(), change.clone()  # memory of this stream
     if not torch.is_grad_enabled():
         return state, change
     output = f(state)
     if not output.requires_grad:
         return output, change
-    inner = state.detach().requires_grad_()
-    inner_output = f(inner)
+    with _side_stream(device, stream):
+        inner = state.detach().requires_grad_()
+        inner_output = (alone or f)(inner)
 
     def implicit(gradient: Tensor) -> Tensor:
         def pull(g: Tensor) -> Tensor:
@@ -106,7 +189,11 @@ def fixed_point(
                 )
             return gradient if pulled is None else gradient + pulled
 
-        return anderson(pull, gradient, solver)[0]
+        if not inner_output.requires_grad:
+            return gradient
+        with _side_stream(device, stream):
+            found = anderson(pull, gradient, solver)[0]
+        return found.clone()
 
     output.register_hook(implicit)
     return output, change
