@@ -160,6 +160,18 @@ CASES = [
         [(5, 7, 3, 3, 6), (3, 34, 6, 17), (-5, 7, 3, 3), (3, 6, 34), (3, 34)],
         {"window": W(1)},
     ),
+    Case(
+        "self-conv",  # blocks of children that end amid a position's
+        _self,
+        [(2, 5, 6, 3, 6), (27, 5, 6, 7), (-2, 5, 6, 3), (27, 6, 5), (27, 5)],
+        {"window": W(3, 2, 1)},
+    ),
+    Case(
+        "self-conv-shared",  # transforms of three types, children that nobody sees
+        _self,
+        [(2, 6, 5, 3, 4), (3, 5, 4, 16), (-2, 6, 5, 3), (3, 4, 5), (3, 5)],
+        {"window": W(2, 3)},
+    ),
     Case("self-types", _self, [(3, 6, 5), (2, 9, 5, 3), (-3, 6), (2, 5, 9), (2, 9)], {}),
     Case(
         "self-types-many",  # blocks of children that end amid a group

@@ -22,6 +22,7 @@ pytestmark = pytest.mark.usefixtures("no_overflow_checks")
         ("em-conv-nine", "step"),
         ("self-matrix", "step"),
         ("self", "combine"),
+        ("self-conv", "self_route"),
     ],
 )
 def test_opcheck(name, operator):

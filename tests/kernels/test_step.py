@@ -49,7 +49,7 @@ def test_bfloat16(case):
 @pytest.mark.parametrize(
     "name",
     [
-        "dynamic", "inverted-matrix-conv", "self", "self-types",
+        "dynamic", "inverted-matrix-conv", "self", "self-types", "self-conv",
         "em-conv", "em-conv-window", "em-conv-nine", "em-conv-once",
     ],
 )  # fmt: skip

@@ -265,6 +265,86 @@ def _differentiate_combine(ctx, grad):
 combine.register_autograd(_differentiate_combine, setup_context=_save_combine)
 
 
+@torch.library.custom_op("torchcaps::self_route", mutates_args=())
+def self_route(
+    poses: Tensor,
+    activations: Tensor,
+    weight: Tensor,
+    route_weight: Tensor,
+    route_bias: Tensor,
+    window: list[int],
+) -> tuple[Tensor, Tensor, Tensor]:
+    from torchcaps.kernels import routes
+
+    shape = _shape(poses, weight, window)
+    inputs = Inputs(
+        poses, weight, activations, route_weight=route_weight, route_bias=route_bias
+    ).contiguous()
+    with torch.cuda.device_of(poses):
+        mass, sums, shares = routes.forward(shape, inputs)
+    parents, dim = _parents(poses, weight, window)
+    return mass.view(parents), sums.view(*parents, dim), shares
+
+
+@self_route.register_fake
+def _(poses, activations, weight, route_weight, route_bias, window):
+    from torchcaps.kernels import routes
+
+    parents, dim = _parents(poses, weight, window)
+    shape = _shape(poses, weight, window)
+    new = lambda *size: poses.new_empty(size, dtype=torch.float32)  # noqa: E731
+    shares = poses.new_empty(routes.stored(shape), dtype=routes.share_type(poses))
+    return new(*parents), new(*parents, dim), shares
+
+
+@torch.library.custom_op("torchcaps::self_route_backward", mutates_args=())
+def self_route_backward(
+    grad0: Tensor,
+    grad1: Tensor,
+    shares: Tensor,
+    poses: Tensor,
+    activations: Tensor,
+    weight: Tensor,
+    route_weight: Tensor,
+    route_bias: Tensor,
+    window: list[int],
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    from torchcaps.kernels import routes
+
+    shape = _shape(poses, weight, window)
+    inputs = Inputs(
+        poses, weight, activations, route_weight=route_weight, route_bias=route_bias
+    ).contiguous()
+    with torch.cuda.device_of(poses):
+        grads = (grad0.contiguous(), grad1.contiguous())
+        found = routes.backward(shape, grads, shares, inputs)
+    order = (found.poses, found.activations, found.weight, found.route_weight, found.route_bias)
+    like = (poses, activations, weight, route_weight, route_bias)
+    return tuple(g.to(t.dtype) for g, t in zip(order, like, strict=True))  # pyright: ignore
+
+
+@self_route_backward.register_fake
+def _(grad0, grad1, shares, *rest):
+    return tuple(t.new_empty(t.shape) for t in rest[:5])
+
+
+def _save_route(ctx, inputs, output):
+    ctx.save_for_backward(output[2], *inputs[:5])
+    ctx.window = inputs[5]
+
+
+def _differentiate_route(ctx, grad0, grad1, _):
+    # cast here, so that a compiler can fuse it with the operation before
+    shares, poses, *rest = ctx.saved_tensors
+    grads = torch.ops.torchcaps.self_route_backward(
+        grad0, grad1.to(poses.dtype), shares, poses, *rest, ctx.window
+    )
+    return *grads, None
+
+
+self_route.register_autograd(_differentiate_route, setup_context=_save_route)
+
+
 LARGEST_TEMPLATE = 64
 """Largest side of a template for the kernels."""
 

@@ -89,6 +89,29 @@ def _by_shares(
     return (summed / (mass[..., None] + EPS)).to(out), active.to(out), coupling
 
 
+def _over_windows(
+    poses: Tensor,
+    activations: Tensor,
+    weight: Tensor,
+    route_weight: Tensor,
+    route_bias: Tensor,
+    window: Window,
+    coupling: bool,
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Self-routing of vector poses over windows: stores couplings, not votes."""
+    step = FusedStep(poses, weight, activations, window)
+    mass, summed, shares = torch.ops.torchcaps.self_route(
+        step.poses, step.activations, step.weight, route_weight, route_bias, step.window
+    )
+    # each child's shares sum to one, so the parents' masses sum to the children's activations
+    active = mass / (mass.sum(-1, keepdim=True) + EPS)
+    parents = summed / (mass[..., None] + EPS)
+    if not coupling:
+        return parents.to(step.dtype), active.to(step.dtype), None
+    shares = shares[..., : active[..., 0].numel()].permute(2, 1, 0).unflatten(0, step.grid)
+    return parents.to(step.dtype), active.to(step.dtype), shares.float().detach()
+
+
 def self_routing(
     poses: Tensor,
     activations: Tensor,
@@ -139,6 +162,10 @@ def self_routing(
     one_row = window is None or (window.kernel == window.stride == 1 and not window.padding)
     coupling_bytes = 4 * activations.numel() * weight.shape[1]
     is_vector = poses.shape[-1] == weight.shape[2]
+    if window is not None and not one_row and is_vector:
+        return _over_windows(
+            poses, activations, weight, route_weight, route_bias, window, coupling
+        )
     if one_row and is_vector and coupling_bytes <= min(budget, 1 << 32):
         grid = poses.shape[:-2]
         rows = (poses.flatten(0, -3), activations.flatten(0, -2))

@@ -1,0 +1,444 @@
+"""Self-routing of vector poses over windows, in Triton: couplings are written, votes are not.
+
+A coupling depends on the child's pose and on its place in the window alone, so it is computed once.
+With the children's poses x, activations a, transforms W, route weights r and bias b, for row m (a
+window), child c and parent j:
+
+    p[j,c,m] = softmax over j of x r_c + b_c         sums_j = sum over c of p a x W_cj
+    mass_j   = sum over c of p a                     H = d(sums_j) W_cj^T
+    q[j,c,m] = sum over the pose of x * H + d(mass_j)            d(a) = mean = sum over j of p q
+    d(logit) = a p (q - mean)     d(x) = a sum_j p H + d(logit) r^T     d(W_cj) = (p a x)^T d(sums_j)
+
+p and q are [J,C,rows] with rows last: what a product leaves in a warp is written in whole sectors,
+and read so for any block of children. Gradients of poses and activations are written for each
+window and added up by `fold`. Every entry has one writer, without atomics, so results are
+bit-reproducible.
+
+A block of children has one offset (row and column) in the window, so its place is one number.
+"""
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from torchcaps.kernels.common import (
+    Shape,
+    Tile,
+    arithmetic,
+    cdiv,
+    child_block,
+    columns,
+    corner,
+    over_poses,
+    pow2,
+    split,
+    stages,
+    to_poses,
+    total,
+)
+from torchcaps.kernels.ops import Inputs
+
+
+@triton.jit
+def _place(
+    block, y, x, live, H: tl.constexpr, W: tl.constexpr, I: tl.constexpr, PAD: tl.constexpr,
+    KS: tl.constexpr, BC: tl.constexpr,
+):  # fmt: skip
+    """First type of a block of children, its first child, offset on the grid, and rows inside."""
+    TB: tl.constexpr = (I + BC - 1) // BC
+    offset, t = block // TB, block % TB * BC
+    ky, kx = offset // KS, offset % KS
+    inside = live & (offset < KS * KS)
+    if PAD > 0:
+        inside = inside & (y + ky >= 0) & (y + ky < H) & (x + kx >= 0) & (x + kx < W)
+    return t, offset * I + t, (ky * W + kx) * I + t, inside
+
+
+@triton.jit
+def couple(
+    poses, route_weight, route_bias, shares, rows, pitch,
+    H: tl.constexpr, W: tl.constexpr, HO: tl.constexpr, WO: tl.constexpr, I: tl.constexpr,
+    C: tl.constexpr, N: tl.constexpr, KS: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr,
+    J: tl.constexpr, D: tl.constexpr,
+    BM: tl.constexpr, BJ: tl.constexpr, BD: tl.constexpr, CAST: tl.constexpr, P: tl.constexpr,
+):  # fmt: skip
+    """Shares of each child. Grid: row blocks, children."""
+    m, c = tl.program_id(0) * BM + tl.arange(0, BM), tl.program_id(1)
+    y, x, first_at = corner(m, H, W, HO, WO, I, STRIDE, PAD)
+    t, _, shift, inside = _place(c, y, x, m < rows, H, W, I, PAD, KS, 1)
+    d, j = tl.arange(0, BD), tl.arange(0, BJ)
+    pose = tl.load(
+        poses + ((first_at + shift) * D)[:, None] + d[None, :],
+        inside[:, None] & (d < D)[None, :], other=0.0,
+    ).to(CAST)  # fmt: skip
+    route = tl.load(
+        route_weight + (c % N * D + d)[:, None] * J + j[None, :],
+        (d < D)[:, None] & (j < J)[None, :], other=0.0,
+    ).to(CAST)  # fmt: skip
+    bias = tl.load(route_bias + c % N * J + j, j < J, other=-float("inf")).to(tl.float32)
+    logits = tl.dot(pose, route, input_precision=P) + bias[None, :]
+    share = tl.exp(logits - tl.max(logits, 1)[:, None])
+    share *= (1.0 / tl.sum(share, 1))[:, None]
+    to = shares + (j * C + c)[None, :] * pitch + m[:, None]
+    tl.store(to, share, (m < pitch)[:, None] & (j < J)[None, :])
+
+
+@triton.jit
+def gather(
+    shares, poses, activations, weight, mass, sums, rows, pitch,
+    H: tl.constexpr, W: tl.constexpr, HO: tl.constexpr, WO: tl.constexpr, I: tl.constexpr,
+    C: tl.constexpr, N: tl.constexpr, KS: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr,
+    J: tl.constexpr, D: tl.constexpr, E: tl.constexpr,
+    BM: tl.constexpr, BC: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr, JB: tl.constexpr,
+    CHUNK: tl.constexpr, CAST: tl.constexpr, P: tl.constexpr,
+):  # fmt: skip
+    """Sums over children. Grid: row blocks, parents / JB, ranges of CHUNK blocks of children."""
+    m = tl.program_id(0) * BM + tl.arange(0, BM)
+    first, part = tl.program_id(1) * JB, tl.program_id(2)
+    y, x, first_at = corner(m, H, W, HO, WO, I, STRIDE, PAD)
+    n, e, i = tl.arange(0, BC * BD), tl.arange(0, BE), tl.arange(0, BC)
+    d, live = n % BD, m < rows
+    totals, masses = (), ()
+    for k in tl.static_range(JB):
+        totals = totals + (tl.zeros((BM, BE), tl.float32),)
+        masses = masses + (tl.zeros((BM, BC), tl.float32),)
+    for step in range(CHUNK):
+        t, c, shift, inside = _place(part * CHUNK + step, y, x, live, H, W, I, PAD, KS, BC)
+        at = first_at + shift
+        exists = (t + n // BD < I) & (d < D) & (c < C)
+        pose = tl.load(
+            poses + (at * D)[:, None] + (n // BD * D + d)[None, :],
+            inside[:, None] & exists[None, :], other=0.0,
+        ).to(tl.float32)  # fmt: skip
+        known = (t + i < I) & (c < C)
+        active = tl.load(
+            activations + at[:, None] + i[None, :], inside[:, None] & known[None, :], other=0.0
+        ).to(tl.float32)
+        pose = tl.reshape(pose, (BM, BC, BD)) * active[:, :, None]
+        new_totals, new_masses = (), ()
+        for k in tl.static_range(JB):
+            j = first + k
+            share = tl.load(
+                shares + (j * C + c + i)[None, :] * pitch + m[:, None],
+                live[:, None] & known[None, :] & (j < J), other=0.0,
+            ).to(tl.float32)  # fmt: skip
+            w = tl.load(
+                weight + (((c + n // BD) % N * J + j) * D + d)[:, None] * E + e[None, :],
+                exists[:, None] & (e < E)[None, :] & (j < J), other=0.0,
+            ).to(CAST)  # fmt: skip
+            weighed = tl.reshape((pose * share[:, :, None]).to(CAST), (BM, BC * BD))
+            new_totals = new_totals + (tl.dot(weighed, w, totals[k], input_precision=P),)
+            new_masses = new_masses + (masses[k] + share * active,)
+        totals, masses = new_totals, new_masses
+    for k in tl.static_range(JB):
+        parent = (part * rows + m) * J + first + k
+        to = sums + parent[:, None] * E + e[None, :]
+        tl.store(to, totals[k], live[:, None] & (e < E)[None, :] & (first + k < J))
+        tl.store(mass + parent, tl.sum(masses[k], 1), live & (first + k < J))
+
+
+@triton.jit
+def to_shares(
+    shares, poses, activations, weight, grad0, grad1, d_shares, d_poses, mean, rows, pitch,
+    H: tl.constexpr, W: tl.constexpr, HO: tl.constexpr, WO: tl.constexpr, I: tl.constexpr,
+    C: tl.constexpr, N: tl.constexpr, KS: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr,
+    J: tl.constexpr, D: tl.constexpr, E: tl.constexpr,
+    BM: tl.constexpr, BC: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr,
+    CL: tl.constexpr, DL: tl.constexpr, CAST: tl.constexpr, P: tl.constexpr,
+):  # fmt: skip
+    """q, its mean, and what the poses' gradient has from the votes. Grid: row blocks, child blocks.
+
+    d_poses [rows,C,D], mean [rows,C]
+    """
+    m = tl.program_id(0) * BM + tl.arange(0, BM)
+    y, x, first_at = corner(m, H, W, HO, WO, I, STRIDE, PAD)
+    live = m < rows
+    t, c, shift, inside = _place(tl.program_id(1), y, x, live, H, W, I, PAD, KS, BC)
+    at = first_at + shift
+    n, d = columns(tl.arange(0, BC * BD), BD, CL, DL)
+    e = tl.arange(0, BE)
+    exists = (t + n < I) & (d < D)
+    pose = tl.load(
+        poses + (at * D)[:, None] + (n * D + d)[None, :], inside[:, None] & exists[None, :],
+        other=0.0,
+    ).to(tl.float32)  # fmt: skip
+    i = child_block(BC, CL)
+    m3, known = m[:, None, None], live[:, None, None] & (t + i < I)
+    active = tl.load(
+        activations + at[:, None, None] + i, inside[:, None, None] & (t + i < I), other=0.0
+    ).to(tl.float32)
+    s_at = (c + i) * pitch + m3
+    g_at, g_mask = m[:, None] * (J * E) + e[None, :], live[:, None] & (e < E)[None, :]
+    w_at = ((c + n) % N * (J * D * E) + d * E)[None, :] + e[:, None]
+    w_mask = exists[None, :] & (e < E)[:, None]
+    d_x = tl.zeros((BM, BC * BD), tl.float32)
+    average = tl.zeros((BM, BC // CL, CL), tl.float32)
+    for j in range(J):
+        g = tl.load(grad1 + g_at + j * E, g_mask, other=0.0).to(CAST)
+        wt = tl.load(weight + w_at + j * (D * E), w_mask, other=0.0).to(CAST)
+        share = tl.load(shares + s_at + j * (C * pitch), known, other=0.0).to(tl.float32)
+        g0 = tl.load(grad0 + m3 * J + j, live[:, None, None], other=0.0)
+        h = tl.dot(g, wt, input_precision=P)
+        gain = over_poses(pose * h, BM, 1, BC, BD, CL, DL) + g0
+        tl.store(d_shares + s_at + j * (C * pitch), gain, known)
+        average += share * gain
+        d_x += to_poses(share, BM, 1, BC, BD, CL, DL) * h
+    d_x *= to_poses(active, BM, 1, BC, BD, CL, DL)
+    to = d_poses + (m * C + c)[:, None] * D + (n * D + d)[None, :]
+    tl.store(to, d_x, live[:, None] & exists[None, :])
+    tl.store(mean + m3 * C + c + i, average, known)
+
+
+@triton.jit
+def to_routes(
+    shares, d_shares, mean, poses, activations, route_weight, d_poses, d_route, d_bias,
+    rows, pitch,
+    H: tl.constexpr, W: tl.constexpr, HO: tl.constexpr, WO: tl.constexpr, I: tl.constexpr,
+    C: tl.constexpr, N: tl.constexpr, KS: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr,
+    J: tl.constexpr, D: tl.constexpr,
+    BM: tl.constexpr, BJ: tl.constexpr, BD: tl.constexpr, CHUNK: tl.constexpr,
+    CAST: tl.constexpr, P: tl.constexpr,
+):  # fmt: skip
+    """Gradients of the routes; adds their part to d_poses. Grid: children, ranges of rows."""
+    c, part = tl.program_id(0), tl.program_id(1)
+    d, j = tl.arange(0, BD), tl.arange(0, BJ)
+    route = tl.load(
+        route_weight + (c % N * D + d)[None, :] * J + j[:, None],
+        (d < D)[None, :] & (j < J)[:, None], other=0.0,
+    ).to(CAST)  # fmt: skip
+    to_weight = tl.zeros((BJ, BD), tl.float32)
+    to_bias = tl.zeros((BJ, BM), tl.float32)
+    for step in range(CHUNK):
+        m = (part * CHUNK + step) * BM + tl.arange(0, BM)
+        y, x, first_at = corner(m, H, W, HO, WO, I, STRIDE, PAD)
+        live = m < rows
+        t, _, shift, inside = _place(c, y, x, live, H, W, I, PAD, KS, 1)
+        at = first_at + shift
+        pose = tl.load(
+            poses + (at * D)[:, None] + d[None, :], inside[:, None] & (d < D)[None, :], other=0.0
+        ).to(CAST)
+        active = tl.load(activations + at, inside, other=0.0).to(tl.float32)
+        s_at, s_mask = (j * C + c)[:, None] * pitch + m[None, :], live[None, :] & (j < J)[:, None]
+        share = tl.load(shares + s_at, s_mask, other=0.0).to(tl.float32)
+        gain = tl.load(d_shares + s_at, s_mask, other=0.0).to(tl.float32)
+        average = tl.load(mean + m * C + c, live, other=0.0)
+        d_logit = share * (gain - average[None, :]) * active[None, :]
+        to_bias += d_logit
+        left = d_logit.to(CAST)
+        to = d_poses + (m * C + c)[:, None] * D + d[None, :]
+        mask = live[:, None] & (d < D)[None, :]
+        d_x = tl.load(to, mask, other=0.0)
+        d_x += tl.dot(tl.trans(left), route, input_precision=P)
+        tl.store(to, d_x, mask)
+        to_weight = tl.dot(left, pose, to_weight, input_precision=P)
+    to = d_route + ((part * C + c) * D + d)[None, :] * J + j[:, None]
+    tl.store(to, to_weight, (d < D)[None, :] & (j < J)[:, None])
+    tl.store(d_bias + (part * C + c) * J + j, tl.sum(to_bias, 1), j < J)
+
+
+@triton.jit
+def to_transforms(
+    shares, poses, activations, grad1, d_weight, rows, pitch,
+    H: tl.constexpr, W: tl.constexpr, HO: tl.constexpr, WO: tl.constexpr, I: tl.constexpr,
+    C: tl.constexpr, KS: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr,
+    J: tl.constexpr, D: tl.constexpr, E: tl.constexpr,
+    BM: tl.constexpr, BC: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr, JB: tl.constexpr,
+    CHUNK: tl.constexpr, CAST: tl.constexpr, P: tl.constexpr,
+):  # fmt: skip
+    """Gradients of each child's transforms. Grid: blocks of children, parents / JB, row ranges.
+
+    Tiles have rows last, as the product reads its left operand.
+    """
+    first, part = tl.program_id(1) * JB, tl.program_id(2)
+    n, e, i = tl.arange(0, BC * BD), tl.arange(0, BE), tl.arange(0, BC)
+    d = n % BD
+    totals = ()
+    for k in tl.static_range(JB):
+        totals = totals + (tl.zeros((BC * BD, BE), tl.float32),)
+    for step in range(CHUNK):
+        m = (part * CHUNK + step) * BM + tl.arange(0, BM)
+        live = m < rows
+        y, x, first_at = corner(m, H, W, HO, WO, I, STRIDE, PAD)
+        t, c, shift, inside = _place(tl.program_id(0), y, x, live, H, W, I, PAD, KS, BC)
+        at = first_at + shift
+        exists = (t + n // BD < I) & (d < D)
+        pose = tl.load(
+            poses + (at * D)[None, :] + (n // BD * D + d)[:, None],
+            inside[None, :] & exists[:, None], other=0.0,
+        ).to(tl.float32)  # fmt: skip
+        known = t + i < I
+        active = tl.load(
+            activations + at[None, :] + i[:, None], inside[None, :] & known[:, None], other=0.0
+        ).to(tl.float32)
+        pose = tl.reshape(pose, (BC, BD, BM)) * active[:, None, :]
+        new_totals = ()
+        for k in tl.static_range(JB):
+            j = first + k
+            share = tl.load(
+                shares + (j * C + c + i)[:, None] * pitch + m[None, :],
+                live[None, :] & known[:, None] & (j < J), other=0.0,
+            ).to(tl.float32)  # fmt: skip
+            g = tl.load(
+                grad1 + (m * J + j)[:, None] * E + e[None, :],
+                live[:, None] & (e < E)[None, :] & (j < J), other=0.0,
+            ).to(CAST)  # fmt: skip
+            weighed = tl.reshape((pose * share[:, None, :]).to(CAST), (BC * BD, BM))
+            new_totals = new_totals + (tl.dot(weighed, g, totals[k], input_precision=P),)
+        totals = new_totals
+    TB: tl.constexpr = (I + BC - 1) // BC
+    c = tl.program_id(0) // TB * I + tl.program_id(0) % TB * BC + n // BD
+    exists = (tl.program_id(0) % TB * BC + n // BD < I) & (d < D)
+    for k in tl.static_range(JB):
+        to = ((part * C + c) * J + first + k) * (D * E) + d * E
+        mask = exists[:, None] & (e < E)[None, :] & (first + k < J)
+        tl.store(d_weight + to[:, None] + e[None, :], totals[k], mask)
+
+
+@triton.jit
+def fold(
+    windows, grid, H: tl.constexpr, W: tl.constexpr, HO: tl.constexpr, WO: tl.constexpr,
+    KS: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr, L: tl.constexpr, BL: tl.constexpr,
+):  # fmt: skip
+    """Sum of each position's copies [B,H',W',K,K,L]. Grid: positions, blocks of entries."""
+    position = tl.program_id(0)
+    image, y, x = position // (H * W), position // W % H + PAD, position % W + PAD
+    n = tl.program_id(1) * BL + tl.arange(0, BL)
+    found = tl.zeros((BL,), tl.float32)
+    for ky in tl.static_range(KS):
+        for kx in tl.static_range(KS):
+            wy, wx = (y - ky) // STRIDE, (x - kx) // STRIDE
+            seen = (y >= ky) & (x >= kx) & (wy < HO) & (wx < WO)
+            seen = seen & ((y - ky) % STRIDE == 0) & ((x - kx) % STRIDE == 0)
+            row = (image * HO + wy) * WO + wx
+            at = row.to(tl.int64) * (KS * KS * L) + (ky * KS + kx) * L + n
+            found += tl.load(windows + at, seen & (n < L), other=0.0).to(tl.float32)
+    tl.store(grid + position.to(tl.int64) * L + n, found, n < L)
+
+
+TILES = {
+    "couple": Tile(64, 0, 4, 1),
+    "gather": Tile(64, 128, 4, 3, 4),
+    "to_shares": Tile(64, 128, 4, 3),
+    "to_routes": Tile(64, 0, 4, 2),
+    "to_transforms": Tile(64, 128, 4, 3, 4),
+}
+
+
+def options(kernel: str, shape: Shape, poses: Tensor) -> dict[str, Any]:
+    t, sizes = TILES[kernel], shape.constants()
+    wide, out = pow2(shape.in_dim), max(16, pow2(shape.out_dim))
+    block = max(1, 16 // wide, min(pow2(shape.types), t.columns // wide))
+    names = ["H", "W", "HO", "WO", "I", "C", "KS", "STRIDE", "PAD", "J", "D"]
+    constants = {n: sizes[n] for n in names} | arithmetic(poses) | {
+        "BM": t.rows, "num_warps": t.warps, "num_stages": t.stages,
+    }  # fmt: skip
+    if kernel != "to_transforms":
+        constants["N"] = shape.transforms
+    if kernel in ("couple", "to_routes"):
+        return {**constants, "BD": max(16, wide), "BJ": max(16, pow2(shape.parents))}
+    size = poses.element_size()
+    stage = size * (t.rows * block * wide + t.parents * out * (block * wide + t.rows))
+    constants |= {
+        "E": shape.out_dim, "BC": block, "BD": wide, "BE": out,
+        "num_stages": stages(t.stages, stage, size * t.rows * block * wide),
+    }  # fmt: skip
+    if kernel == "to_shares":
+        return {**constants, "CL": min(4, block), "DL": min(2, wide)}
+    return {**constants, "JB": min(t.parents, pow2(shape.parents))}
+
+
+def share_type(poses: Tensor) -> torch.dtype:
+    """Type of stored shares: they are between 0 and 1, and float16 rounds them as tf32 does."""
+    if poses.dtype != torch.float32:
+        return poses.dtype
+    return torch.float32 if arithmetic(poses)["P"] == "tf32x3" else torch.float16
+
+
+def stored(shape: Shape) -> tuple[int, int, int]:
+    """Shape of stored shares: rows are padded, so that each child's start at whole sectors."""
+    return shape.parents, shape.children, cdiv(shape.rows, 16) * 16
+
+
+def forward(shape: Shape, inputs: Inputs) -> tuple[Tensor, Tensor, Tensor]:
+    """-> sums of shares [rows,J] and of votes [rows,J,E]; shares [J,C,rows or more]"""
+    poses, weight, activations = inputs[:3]
+    rows, parents, children = shape.rows, shape.parents, shape.children
+    shares = poses.new_empty(stored(shape), dtype=share_type(poses))
+    pitch = shares.shape[2]
+    o = options("couple", shape, poses)
+    couple[(cdiv(rows, o["BM"]), children)](
+        poses, inputs.route_weight, inputs.route_bias, shares, rows, pitch, **o
+    )
+    o = options("gather", shape, poses)
+    blocks = shape.kernel**2 * cdiv(shape.types, o["BC"])
+    grid = cdiv(rows, o["BM"]), cdiv(parents, o["JB"])
+    ranges, chunk = split(blocks, grid[0] * grid[1], poses.device)
+    mass = poses.new_empty((ranges, rows, parents), dtype=torch.float32)
+    sums = poses.new_empty((ranges, rows, parents, shape.out_dim), dtype=torch.float32)
+    gather[(*grid, ranges)](
+        shares, poses, activations, weight, mass, sums, rows, pitch, CHUNK=chunk, **o
+    )
+    return total(mass), total(sums), shares
+
+
+def backward(shape: Shape, grads: tuple[Tensor, Tensor], shares: Tensor, inputs: Inputs) -> Inputs:
+    """Gradients of the inputs. grads: of the sums of shares [rows,J] and of votes [rows,J,E]"""
+    poses, weight, activations, *_, route_weight, route_bias = inputs
+    assert activations is not None and route_weight is not None and route_bias is not None
+    rows, parents, children = shape.rows, shape.parents, shape.children
+    pitch, f32 = shares.shape[2], torch.float32
+    grad0, grad1 = grads
+    d_shares = torch.empty_like(shares, dtype=poses.dtype)
+    d_windows = poses.new_empty((rows, children, shape.in_dim), dtype=f32)
+    mean = poses.new_empty((rows, children), dtype=f32)
+    o = options("to_shares", shape, poses)
+    blocks = shape.kernel**2 * cdiv(shape.types, o["BC"])
+    to_shares[(cdiv(rows, o["BM"]), blocks)](
+        shares, poses, activations, weight, grad0, grad1, d_shares, d_windows, mean, rows, pitch,
+        **o,
+    )  # fmt: skip
+    o = options("to_routes", shape, poses)
+    ranges, chunk = split(cdiv(rows, o["BM"]), children, poses.device)
+    d_route = poses.new_empty((ranges, children, shape.in_dim, parents), dtype=f32)
+    d_bias = poses.new_empty((ranges, children, parents), dtype=f32)
+    to_routes[(children, ranges)](
+        shares, d_shares, mean, poses, activations, route_weight, d_windows, d_route, d_bias,
+        rows, pitch, CHUNK=chunk, **o,
+    )  # fmt: skip
+    o = options("to_transforms", shape, poses)
+    blocks = shape.kernel**2 * cdiv(shape.types, o["BC"])
+    grid = blocks, cdiv(parents, o["JB"])
+    ranges, chunk = split(cdiv(rows, o["BM"]), grid[0] * grid[1], poses.device)
+    d_weight = poses.new_empty((ranges, children, *weight.shape[1:]), dtype=f32)
+    to_transforms[(*grid, ranges)](
+        shares, poses, activations, grad1, d_weight, rows, pitch, CHUNK=chunk, **o
+    )
+    return Inputs(
+        _fold(shape, d_windows, poses.dtype),
+        _over_children(d_weight, weight),
+        _fold(shape, mean, f32),
+        route_weight=_over_children(d_route, route_weight),
+        route_bias=_over_children(d_bias, route_bias),
+    )
+
+
+def _over_children(copies: Tensor, like: Tensor) -> Tensor:
+    """Sum over ranges and over the children that share one. [ranges,C,...] -> [N,...]"""
+    return total(copies.reshape(-1, *like.shape))
+
+
+def _fold(shape: Shape, windows: Tensor, dtype: torch.dtype) -> Tensor:
+    """Sum of each child's copies. [rows,C,...] -> [B,H,W,I,...]"""
+    images = (shape.batch, shape.height, shape.width)
+    grid = windows.new_empty((*images, shape.types, *windows.shape[2:]), dtype=dtype)
+    length = grid[0, 0, 0].numel()
+    block = min(1024, pow2(length))
+    sizes = shape.constants()
+    names = ("H", "W", "HO", "WO", "KS", "STRIDE", "PAD")
+    fold[(shape.batch * shape.height * shape.width, cdiv(length, block))](
+        windows, grid, **{n: sizes[n] for n in names}, L=length, BL=block, num_warps=4
+    )
+    return grid
