@@ -193,20 +193,17 @@ def em_routing(
     if competition is not None:  # a child of n windows starts as n children with a share of 1/n
         shared = activations.float() / competition.seen.clamp_min(1)[..., None]
         first = FusedStep(poses, weight, shared, window)
-    mass, summed, *_ = first.sums("uniform")
-    mean = summed / (mass[..., None] + o.eps)
+    mean, (mass, off, square, shares) = first.uniform_moments(o.eps)
     previous = torch.zeros_like(mean)
-    precision, bias = torch.zeros_like(mean), torch.zeros_like(mass)
-    var, log_a, shares = mean, mass, None  # set by the first pass
+    var, log_a = mean, mass  # set by the first pass
     for t in range(num_iters):
         if t > 0:
             precision = 0.5 / var
             bias = F.logsigmoid(log_a) - 0.5 * (2 * math.pi * var).log().sum(-1)
-        last = coupling and t == num_iters - 1
-        current, across = (first, False) if t == 0 else (step, competition is not None)
-        mass, off, square, shares = current.sums(
-            "gauss", mean, precision, bias, coupling=last, across=across
-        )
+            mass, off, square, shares = step.sums(
+                "gauss", mean, precision, bias,
+                coupling=coupling and t == num_iters - 1, across=competition is not None,
+            )  # fmt: skip
         mass_e = mass[..., None]
         old, mean = mean, (off + mass_e * mean) / (mass_e + o.eps)
         if o.damping:
@@ -216,6 +213,8 @@ def em_routing(
         square = square - 2 * delta * off + mass_e * delta.square()
         var = (square / (mass_e + o.eps)).clamp_min(0) + MIN_VARIANCE
         log_a = o.activate(t, mass, var, beta_u, beta_a)
-    if competition is not None and shares is not None and num_iters == 1:
-        shares = shares * competition.initial(shares.dtype).view(*shares.shape[1:4], 1)
+    if coupling and num_iters == 1:
+        shares = first.uniform_coupling()
+        if competition is not None:
+            shares = shares * competition.initial(shares.dtype).view(*shares.shape[1:4], 1)
     return mean.to(step.dtype), log_a.sigmoid().to(step.dtype), shares

@@ -24,6 +24,9 @@ Impl = Literal["auto", "reference", "triton"]
 MEMORY_BUDGET = 1 << 30
 """Default limit of the votes that a reference holds at a time, in bytes."""
 
+MOST_SQUARED = 8
+"""Largest inner size of transforms for which products of a pose's entries replace votes."""
+
 
 def _why_not(poses: Tensor, weight: Tensor, window: Window) -> str:
     """Reason why the kernels do not support these tensors; empty if they do."""
@@ -190,7 +193,9 @@ class FusedStep:
         """
         uniform = score == "uniform"
         if uniform and not self.dense and self.weight.shape[0] == self.children:
-            return Sums(*self._convolve(), self._uniform_coupling() if coupling else None)
+            empty = self.poses.new_empty(0)
+            found = self._masses(), self._convolve(self._rows(), self.weight), empty
+            return Sums(*found, self.uniform_coupling() if coupling else None)
         arguments = self._arguments(query, precision, bias, route_weight, route_bias)
         *sums, _, shares = torch.ops.torchcaps.step(
             self.poses, self.weight, self.activations, *arguments,
@@ -202,39 +207,75 @@ class FusedStep:
         if not coupling:
             return Sums(mass, votes, squares, None)
         return Sums(
-            mass, votes, squares, self._uniform_coupling() if uniform else shares.mT.detach()
+            mass, votes, squares, self.uniform_coupling() if uniform else shares.mT.detach()
         )
 
-    def _uniform_coupling(self) -> Tensor:
+    def uniform_coupling(self) -> Tensor:
         """Coupling of a uniform pass."""
         parents = self.weight.shape[1]
         grid = self.grid[:1] if self.dense else self.grid
         coupling = self.poses.new_full((1,), 1 / parents, dtype=torch.float32)
         return coupling.expand(*grid, self.children, parents)
 
-    def _convolve(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Uniform pass over windows, as a convolution of each row of the poses."""
-        batch, height, width, types, dim = self.poses.shape
-        _, out_caps, in_dim, out_dim = self.weight.shape
+    def _masses(self) -> Tensor:
+        """Sums of shares of a uniform pass over windows; empty without activations."""
+        if self.activations is None:
+            return self.poses.new_empty(0)
         kernel, stride, padding = self.window
-        rows = dim // in_dim
-        poses, mass = self.poses, self.poses.new_empty(0)
+        out_caps = self.weight.shape[1]
+        totals = F.pad(self.activations.float().sum(-1)[:, None], [padding] * 4)
+        pooled = F.avg_pool2d(totals, kernel, stride, divisor_override=out_caps)
+        return pooled.permute(0, 2, 3, 1).expand(-1, -1, -1, out_caps)
+
+    def _convolve(self, table: Tensor, weight: Tensor) -> Tensor:
+        """Sum of votes with equal shares, as a convolution of each row of the poses.
+
+        table [B,R,H,W,I,D], weight [C,J,D,E] -> [B,H',W',J,R*E]
+        """
+        _, out_caps, _, out_dim = weight.shape
+        kernel, stride, padding = self.window
         if self.activations is not None:
-            active = self.activations.to(poses.dtype)
-            poses = poses * active[..., None]
-            totals = F.pad(active.float().sum(-1)[:, None], [padding] * 4)
-            pooled = F.avg_pool2d(totals, kernel, stride, divisor_override=out_caps)
-            mass = pooled.permute(0, 2, 3, 1).expand(-1, -1, -1, out_caps)
-        table = poses.reshape(batch, height, width, types, rows, in_dim)
-        images = table.permute(0, 4, 1, 2, 3, 5).reshape(batch * rows, height, width, -1)
-        filters = self.weight.reshape(kernel, kernel, types, out_caps, in_dim, out_dim)
-        filters = filters.permute(3, 5, 0, 1, 2, 4).reshape(-1, kernel, kernel, types * in_dim)
+            table = table * self.activations[:, None, ..., None].to(table.dtype)
+        filters = weight.unflatten(0, (kernel, kernel, -1)).permute(3, 5, 0, 1, 2, 4)
         maps = F.conv2d(
-            images.permute(0, 3, 1, 2), filters.permute(0, 3, 1, 2), None, stride, padding
-        )
-        summed = maps.unflatten(1, (out_caps, out_dim)).unflatten(0, (batch, rows))
-        summed = summed.permute(0, 4, 5, 2, 1, 3).flatten(-2) / out_caps
-        return mass, summed.float(), mass
+            table.flatten(0, 1).flatten(-2).permute(0, 3, 1, 2),
+            filters.flatten(0, 1).flatten(-2).permute(0, 3, 1, 2),
+            None, stride, padding,
+        )  # fmt: skip
+        summed = maps.unflatten(1, (out_caps, out_dim)).unflatten(0, (table.shape[0], -1))
+        return summed.permute(0, 4, 5, 2, 1, 3).flatten(-2).float() / out_caps
+
+    def _rows(self) -> Tensor:
+        """Rows of the poses, as images of their own. -> [B,R,H,W,I,D]"""
+        return self.poses.unflatten(-1, (-1, self.weight.shape[2])).permute(0, 4, 1, 2, 3, 5)
+
+    def uniform_moments(self, eps: float) -> tuple[Tensor, Sums]:
+        """Uniform pass with the sums of squared votes, and what it subtracts from votes.
+
+        Over windows zero, so that squares are sums over products of a pose's entries:
+
+            v_e^2 = (sum over d of x_d W_de)^2 = sum over d, k of f_k x_d x_(d+k) W_de W_(d+k)e
+
+        d+k is modulo D, k at most D/2, and f_k the number of times a pair counts. These are
+        convolutions, in float32 or tf32 whatever the type of the poses. Else the mean of the votes,
+        which is more exact for few children; eps is added to its denominator.
+        """
+        in_dim = self.weight.shape[2]
+        if self.dense or in_dim > MOST_SQUARED:
+            mass, summed, *_ = self.sums("uniform")
+            mean = summed / (mass[..., None] + eps)
+            return mean, self.sums("gauss", mean, torch.zeros_like(mean), torch.zeros_like(mass))
+        with torch.autocast(self.poses.device.type, enabled=False):
+            table = self._rows().float().contiguous()
+            weight = self._unshare(self.weight).float()
+            turns = range(in_dim // 2 + 1)
+            pairs = torch.cat([table * table.roll(-k, -1) for k in turns], -1)
+            times = [1 if k in (0, in_dim / 2) else 2 for k in turns]
+            filters = torch.cat(
+                [f * weight * weight.roll(-k, 2) for f, k in zip(times, turns, strict=True)], 2
+            )
+            summed, squares = self._convolve(table, weight), self._convolve(pairs, filters)
+        return torch.zeros_like(summed), Sums(self._masses(), summed, squares, None)
 
 
 def by_rows(
