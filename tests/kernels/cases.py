@@ -59,6 +59,13 @@ CASES = [
     Case("dynamic-1", dynamic_routing, [(1, 1, 1), (1, 1, 1, 1)], {"num_iters": 2}),
     Case("dynamic-shared", dynamic_routing, [(5, 7, 6), (1, 3, 6, 5)], {}),
     Case("dynamic-types", dynamic_routing, [(3, 6, 4), (3, 3, 4, 5)], {}),
+    Case("dynamic-positions", dynamic_routing, [(2, 140, 6), (2, 5, 6, 7)], {}),
+    Case(
+        "inverted-positions",  # matrix poses, several ranges of positions
+        inverted_routing,
+        [(2, 66, 16), (3, 3, 4, 5)],
+        {"num_iters": 3},
+    ),
     Case("dynamic-many", dynamic_routing, [(3, 5, 8), (5, 70, 8, 16)], {"num_iters": 2}),
     Case(
         "dynamic-conv",

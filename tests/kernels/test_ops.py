@@ -21,6 +21,7 @@ pytestmark = pytest.mark.usefixtures("no_overflow_checks")
         ("em-vector", "step"),
         ("em-conv-nine", "step"),
         ("self-matrix", "step"),
+        ("dynamic-positions", "attend"),
         ("self", "combine"),
         ("self-conv", "self_route"),
     ],

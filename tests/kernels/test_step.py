@@ -39,7 +39,11 @@ def test_outputs_and_every_gradient(case):
 
 
 @quick
-@pytest.mark.parametrize("case", [c for c in CASES if "conv" in c.name], ids=lambda c: c.name)
+@pytest.mark.parametrize(
+    "case",
+    [c for c in CASES if "conv" in c.name or "positions" in c.name],
+    ids=lambda c: c.name,
+)
 def test_bfloat16(case):
     for n, (kernel, reference) in enumerate(both(case, torch.bfloat16)):
         assert off(kernel, reference) < TOLERANCE[torch.bfloat16], f"tensor {n}"
@@ -63,7 +67,14 @@ def test_coupling(name):
 
 @quick
 @pytest.mark.parametrize(
-    "name", ["dynamic-conv", "inverted-matrix-conv", "self-conv-many", "em-conv-shared"]
+    "name",
+    [
+        "dynamic-positions",
+        "dynamic-conv",
+        "inverted-matrix-conv",
+        "self-conv-many",
+        "em-conv-shared",
+    ],
 )
 def test_deterministic_on_request(name):
     case = next(c for c in CASES if c.name == name)

@@ -345,6 +345,61 @@ def _differentiate_route(ctx, grad0, grad1, _):
 self_route.register_autograd(_differentiate_route, setup_context=_save_route)
 
 
+@torch.library.custom_op("torchcaps::attend", mutates_args=())
+def attend(poses: Tensor, query: Tensor) -> tuple[Tensor, Tensor]:
+    _check_attend(poses, query)
+    from torchcaps.kernels import positions
+
+    with torch.cuda.device_of(poses):
+        return positions.forward(poses.contiguous(), query.contiguous())
+
+
+def _check_attend(poses: Tensor, query: Tensor) -> None:
+    batch, _, types, dim = poses.shape
+    fits = query.dim() == 4 and (*query.shape[:2], query.shape[3]) == (batch, types, dim)
+    torch._check(
+        fits and query.dtype == torch.float32,
+        lambda: (
+            "attend takes poses [B,P,N,D] and a float32 query [B,N,J,D]; "
+            f"got {[list(t.shape) for t in (poses, query)]}."
+        ),
+    )
+
+
+@attend.register_fake
+def _(poses, query):
+    _check_attend(poses, query)
+    batch, positions, types, _ = poses.shape
+    return query.new_empty(query.shape), query.new_empty((2, batch, types, positions))
+
+
+@torch.library.custom_op("torchcaps::attend_backward", mutates_args=())
+def attend_backward(
+    grad: Tensor, poses: Tensor, query: Tensor, stats: Tensor
+) -> tuple[Tensor, Tensor]:
+    from torchcaps.kernels import positions
+
+    with torch.cuda.device_of(poses):
+        tensors = (t.contiguous() for t in (grad, poses, query, stats))
+        return positions.backward(*tensors)
+
+
+@attend_backward.register_fake
+def _(grad, poses, query, stats):
+    return poses.new_empty(poses.shape), query.new_empty(query.shape)
+
+
+def _save_attend(ctx, inputs, output):
+    ctx.save_for_backward(*inputs, output[1])
+
+
+def _differentiate_attend(ctx, grad, _):
+    return torch.ops.torchcaps.attend_backward(grad, *ctx.saved_tensors)
+
+
+attend.register_autograd(_differentiate_attend, setup_context=_save_attend)
+
+
 LARGEST_TEMPLATE = 64
 """Largest side of a template for the kernels."""
 

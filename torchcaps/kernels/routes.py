@@ -7,7 +7,8 @@ window), child c and parent j:
     p[j,c,m] = softmax over j of x r_c + b_c         sums_j = sum over c of p a x W_cj
     mass_j   = sum over c of p a                     H = d(sums_j) W_cj^T
     q[j,c,m] = sum over the pose of x * H + d(mass_j)            d(a) = mean = sum over j of p q
-    d(logit) = a p (q - mean)     d(x) = a sum_j p H + d(logit) r^T     d(W_cj) = (p a x)^T d(sums_j)
+    d(logit) = a p (q - mean)                     d(x) = a sum_j p H + d(logit) r^T
+    d(W_cj) = (p a x)^T d(sums_j)
 
 p and q are [J,C,rows] with rows last: what a product leaves in a warp is written in whole sectors,
 and read so for any block of children. Gradients of poses and activations are written for each

@@ -163,9 +163,7 @@ def self_routing(
     coupling_bytes = 4 * activations.numel() * weight.shape[1]
     is_vector = poses.shape[-1] == weight.shape[2]
     if window is not None and not one_row and is_vector:
-        return _over_windows(
-            poses, activations, weight, route_weight, route_bias, window, coupling
-        )
+        return _over_windows(poses, activations, weight, route_weight, route_bias, window, coupling)
     if one_row and is_vector and coupling_bytes <= min(budget, 1 << 32):
         grid = poses.shape[:-2]
         rows = (poses.flatten(0, -3), activations.flatten(0, -2))

@@ -27,6 +27,9 @@ MEMORY_BUDGET = 1 << 30
 MOST_SQUARED = 8
 """Largest inner size of transforms for which products of a pose's entries replace votes."""
 
+FEWEST_POSITIONS = 16
+"""Fewest children that share a transform for the kernels of `positions`, whose tiles they fill."""
+
 
 def _why_not(poses: Tensor, weight: Tensor, window: Window) -> str:
     """Reason why the kernels do not support these tensors; empty if they do."""
@@ -146,6 +149,8 @@ class FusedStep:
         self.children = window.kernel**2 * poses.shape[3]
         self.grid = (poses.shape[0], window.out(poses.shape[1]), window.out(poses.shape[2]))
         self.poses, self.weight, self.activations = poses, weight.to(poses.dtype), activations
+        self.shared = self.weight
+        """Transforms before `deterministic` makes copies of them."""
         self.deterministic = torch.are_deterministic_algorithms_enabled()
         if self.deterministic:  # children that share a transform add gradients in random order
             self.weight = self._unshare(self.weight)
@@ -196,6 +201,9 @@ class FusedStep:
             empty = self.poses.new_empty(0)
             found = self._masses(), self._convolve(self._rows(), self.weight), empty
             return Sums(*found, self.uniform_coupling() if coupling else None)
+        if self._shares_over_positions() and (uniform or (score == "dot" and not coupling)):
+            votes, empty = self._over_positions(query), self.poses.new_empty(0)
+            return Sums(empty, votes, empty, self.uniform_coupling() if coupling else None)
         arguments = self._arguments(query, precision, bias, route_weight, route_bias)
         *sums, _, shares = torch.ops.torchcaps.step(
             self.poses, self.weight, self.activations, *arguments,
@@ -209,6 +217,31 @@ class FusedStep:
         return Sums(
             mass, votes, squares, self.uniform_coupling() if uniform else shares.mT.detach()
         )
+
+    def _shares_over_positions(self) -> bool:
+        """True if each transform has enough children for the kernels of `positions`."""
+        types, out_caps, _, _ = self.shared.shape
+        many = self.children >= FEWEST_POSITIONS * types
+        small = out_caps <= 256 and self.poses.shape[-1] <= 64
+        return self.dense and self.activations is None and many and small
+
+    def _over_positions(self, query: Tensor | None) -> Tensor:
+        """Sums of votes of children that share transforms over positions. -> [B,J,R*E]
+
+        With G = W q for each type and parent, scores are products of poses with G, and sums of
+        votes are products of sums of poses with W.
+        """
+        types, out_caps, in_dim, out_dim = self.shared.shape
+        poses = self.poses[:, 0, 0].unflatten(1, (-1, types))
+        with torch.autocast(poses.device.type, enabled=False):
+            weight = self.shared.float()
+            if query is None:
+                summed = poses.sum(1, dtype=torch.float32).unflatten(-1, (-1, in_dim)) / out_caps
+                return torch.einsum("bnrd,njde->bjre", summed, weight).flatten(2)
+            query = query.float().unflatten(-1, (-1, out_dim))
+            scores = torch.einsum("bjre,njde->bnjrd", query, weight).flatten(3)
+            summed = torch.ops.torchcaps.attend(poses, scores)[0].unflatten(-1, (-1, in_dim))
+            return torch.einsum("bnjrd,njde->bjre", summed, weight).flatten(2)
 
     def uniform_coupling(self) -> Tensor:
         """Coupling of a uniform pass."""
