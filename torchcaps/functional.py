@@ -1,6 +1,7 @@
 """Pure tensor functions: squash, safe norm, affine maps and warps, random numbers by counter."""
 
 import math
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -105,10 +106,16 @@ def affine_matrix(degrees: Tensor, scale: Tensor, shear: Tensor, shift: Tensor) 
     return torch.stack(rows, 1)
 
 
-def warp(images: Tensor, matrix: Tensor, size: int | tuple[int, int]) -> Tensor:
-    """Transform each image by its affine map onto a black canvas, bilinear, in one batched call.
+def warp(
+    images: Tensor,
+    matrix: Tensor,
+    size: int | tuple[int, int],
+    outside: Literal["zeros", "border"] = "zeros",
+) -> Tensor:
+    """Transform each image by its affine map onto a canvas, bilinear, in one batched call.
 
-    images [B,C,H,W] float, matrix [B,2,3] (see affine_matrix), size of the canvas -> [B,C,H',W']
+    images [B,C,H,W] float, matrix [B,2,3] (see affine_matrix), size of the canvas, outside: black
+    or the border's pixels -> [B,C,H',W']
 
     >>> matrix = torch.tensor([[[1.0, 0.0, 2.0], [0.0, 1.0, 0.0]]])  # two pixels to the right
     >>> warp(torch.rand(1, 1, 8, 8), matrix, 8).shape
@@ -123,7 +130,7 @@ def warp(images: Tensor, matrix: Tensor, size: int | tuple[int, int]) -> Tensor:
     source = torch.einsum("bxy,bly->blx", inverse, canvas - shift[:, None])
     extent = torch.tensor(images.shape[:1:-1], device=images.device, dtype=images.dtype)
     grid = (2 * source / extent).reshape(-1, height, width, 2)
-    return F.grid_sample(images, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
+    return F.grid_sample(images, grid, mode="bilinear", padding_mode=outside, align_corners=False)
 
 
 def inverse_2x2(m: Tensor) -> Tensor:

@@ -38,6 +38,8 @@ def small(name):
         "em-capsnet": {"channels": 4, "num_types": (2, 3, 2), "num_iters": 2},
         "inverted": {"channels": 4, "num_types": 2, "pose_dim": 4},
         "cnn": {"channels": 4, "hidden": 8},
+        "capsule-head": {"num_types": 2, "pose_dim": 4},
+        "plain-head": {"hidden": 8},
         "sr-capsnet": {"num_types": 2, "pose_dim": 4, "channels": 4},
         "mcae": {"width": 8, "depth": 1, "num_types": 4, "pose_dim": 4, "decoder_pose_dim": 4},
         "ge-capsnet": {"num_types": (2,), "channels": 4},

@@ -51,6 +51,24 @@ class Affine:
 
 
 @dataclass
+class Rotate:
+    """Rotate about the center by up to `degrees`; the border's pixels repeat outside."""
+
+    degrees: float = 180.0
+    num_uniforms = 1
+
+    def sample(self, u: Tensor, images: Tensor) -> Tensor:
+        return affine_matrix(
+            self.degrees * (2 * u[:, 0] - 1), u.new_ones(len(u), 2), u.new_zeros(len(u)),
+            u.new_zeros(len(u), 2),
+        )  # fmt: skip
+
+    def apply(self, images: Tensor, parameters: Tensor) -> Tensor:
+        height, width = images.shape[2:]
+        return warp(images, parameters, (height, width), outside="border")
+
+
+@dataclass
 class Translate:
     """Shift by up to `pixels` whole pixels in each direction; black outside."""
 
@@ -184,6 +202,7 @@ class Erase:
 
 TRANSFORMS: dict[str, Callable[..., Transform]] = {
     "affine": Affine,
+    "rotate": Rotate,
     "crop": Crop,
     "resized-crop": ResizedCrop,
     "flip": Flip,

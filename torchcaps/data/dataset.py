@@ -46,6 +46,8 @@ class Batch:
 class Split:
     """Images [N,C,H,W] uint8, labels [N] or [N,2] (-1: no label), and factors of variation [N].
 
+    Feature maps of a frozen backbone, float16 [N,C,H,W], can stand in for the images.
+
     For images that do not fit in memory `StoredImages` stands in for the tensor; `batch` reads and
     decodes them.
 
@@ -79,7 +81,9 @@ class Split:
     def batch(self, rows: Tensor | slice) -> Batch:
         subset = self[rows]
         targets = None if subset.targets is None else subset.targets.float() / 255
-        return Batch(subset.images / 255, subset.labels, targets)
+        maps = subset.images.dtype == torch.float16
+        images = subset.images.float() if maps else subset.images / 255
+        return Batch(images, subset.labels, targets)
 
     def batches(self, size: int) -> Iterator[Batch]:
         """Iterate over the split in order; the last batch may be smaller."""

@@ -21,7 +21,7 @@ def outputs(
     model: "Model", split: Split, batch_size: int = 500
 ) -> Iterator[tuple[Batch, "Output"]]:
     """Batches of a split with the model's outputs, without its decoder."""
-    for batch in split.batches(batch_size):
+    for batch in model.with_features(split).batches(batch_size):
         yield batch, model.encode(batch.images)
 
 
@@ -145,7 +145,9 @@ class Training(Metric):
         device = data.train.images.device
         rows = torch.linspace(0, total - 1, min(self.images, total), device=device).round().long()
         batches = [data.training(r, r) for r in rows.split(500)]
-        images = torch.cat([(b.images * 255).round().byte() for b in batches])
+        images = torch.cat([b.images for b in batches])
+        maps = data.train.images.dtype == torch.float16
+        images = images.half() if maps else (images * 255).round().byte()
         sample = Split(images, torch.cat([b.labels for b in batches]))
         return {"train_accuracy": accuracy(model, sample)["accuracy"]}
 

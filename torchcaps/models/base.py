@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from torchcaps.data import Split
 from torchcaps.data.value_range import Range
 from torchcaps.errors import TorchcapsError
 from torchcaps.layers import Capsules
@@ -278,6 +279,24 @@ class Model(nn.Module):
         [N,C,H,W], uint8 or float in [0,1]; top_k: how many classes
         """
         return predict(self, images, top_k, batch_size)
+
+    def load_weights(self) -> str:
+        """Load pretrained weights that the configuration names. -> what they are, if any"""
+        return ""
+
+    def check_weights(self) -> None:
+        """Raise if a run that begins with these weights could learn nothing."""
+
+    @property
+    def frozen(self) -> bool:
+        """Whether training changes no feature map, so that they can be computed once."""
+        return False
+
+    def with_features(self, split: Split) -> Split:
+        """A split whose images are replaced by what no training changes, computed once; for most
+        models the split as it is.
+        """
+        return split
 
     @property
     def num_parameters(self) -> int:

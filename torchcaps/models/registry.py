@@ -2,6 +2,7 @@
 
 import dataclasses
 import fnmatch
+import sys
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,15 +75,22 @@ def create_model(name: str, *, pretrained: bool = False, **overrides: Any) -> Mo
 
     A name is an architecture; `ARCHITECTURE.TAG` names weights that come with torchcaps.
 
-    pretrained: load weights; of the fields only the number of classes can then differ
+    pretrained: load weights; of the fields only the number of classes can then differ. Models on a
+    backbone (`capsule-head`) load the backbone's weights, which torchcaps finds on this machine
 
     >>> torchcaps.create_model("capsnet-small", image_size=40, routing="uniform").num_parameters > 0
     True
     >>> torchcaps.create_model("capsnet-small.digits", pretrained=True).class_names[:2]
     ('0', '1')
     """
+    architecture, _, tag = name.partition(".")
+    if pretrained and not tag and hasattr(model_config(architecture), "weights"):
+        pretrained, overrides = False, {"weights": "auto", **overrides}
     if not pretrained:
-        return build(model_config(name.partition(".")[0], **overrides))
+        model = build(model_config(architecture, **overrides))
+        if remark := model.load_weights():
+            print(remark, file=sys.stderr)
+        return model
     classes = overrides.pop("num_classes", None)
     if overrides:
         raise UsageError(f"Pretrained weights fit no other {', '.join(sorted(overrides))}.")

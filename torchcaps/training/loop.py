@@ -356,7 +356,8 @@ def _continue(
         )
     run.require_plugins()
     # The checkpoint holds every weight, so the run it started from may be gone.
-    recipe, context = set_up(recipe, initialize=not saved)
+    weights = checkpoint.load_last(run.checkpoints)[1] if saved else None
+    recipe, context = set_up(recipe, weights)
     if other_files(first_start, context.data):
         raise TorchcapsError(
             f"{context.data.name} has other files than when the run began: restore them, or train "

@@ -31,7 +31,11 @@ class DataSpec:
     name: str = "digits"
     """Data set with its options: digits, translated:mnist, folder:photos,size=64."""
     augment: tuple[str, ...] = ()
-    """Augmentations in order: crop:4 flip translate:2 affine:10 color-jitter erase resized-crop."""
+    """Augmentations in order: crop:4 flip translate:2 affine:10 rotate:180 erase resized-crop
+    color-jitter."""
+    copies: Annotated[int, Between(0, 100)] = 0
+    """Augmented copies of each training image for a frozen backbone, whose features are computed
+    once. 0: features of the images alone, or with `augment` anew in every step."""
     root: str = ""
     """Folder of the data sets; default: the platform's cache folder."""
     seed: Seed = 0

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from lightning_fabric import Fabric
+from torch import Tensor
 
 from torchcaps.data import Augment, Dataset, Loader
 from torchcaps.data.registry import shared_loads
@@ -12,7 +13,9 @@ from torchcaps.data.stream import StoredImages, default_threads
 from torchcaps.errors import TorchcapsError
 from torchcaps.metrics.base import PreparedMetric, prepare, read_metric
 from torchcaps.models.base import SIZES, Model
+from torchcaps.models.photos.features import fixed_features
 from torchcaps.models.registry import build, models
+from torchcaps.training.checkpoint import restore
 from torchcaps.training.hardware import make_fabric, on_device
 from torchcaps.training.init_weights import init_weights, listed
 from torchcaps.training.load import data_of, load
@@ -154,14 +157,15 @@ def check_recipe(recipe: Recipe) -> None:
 
 
 def set_up(
-    recipe: Recipe, initialize: bool = True, model: Model | None = None
+    recipe: Recipe, weights: dict[str, Tensor] | None = None, model: Model | None = None
 ) -> tuple[Recipe, RunContext]:
     """The recipe with its sizes filled in, and its context; the same weights for the same seed.
 
-    initialize: load the weights that `start_from` names; a resumed run has its own. model: an
-    instance whose weights are the initial ones
+    weights: of a checkpoint of the task, for a resumed run; None: initial ones, as the recipe says.
+    model: an instance whose weights are the initial ones
     """
     check_recipe(recipe)
+    initialize = weights is None
     recipe = like_pretrained(recipe) if initialize else recipe
     fabric = make_fabric(recipe.hardware)
     with shared_loads():
@@ -182,6 +186,8 @@ def set_up(
         data.train.images.store.use_threads(threads)
     torch.manual_seed(recipe.seed)
     task = build_task(recipe)
+    if weights is not None:
+        restore(task, weights)
     if model is not None:
         task.model.load_state_dict(model.state_dict())
     sharded = recipe.hardware.strategy == "fsdp"
@@ -190,6 +196,9 @@ def set_up(
     for metric in (*metrics, *watch):
         metric.check(task.model)
     report = ""
+    if initialize and not recipe.start_from:
+        (model or task.model).check_weights()
+        report = task.model.load_weights() if model is None else ""
     if recipe.start_from and initialize:
         classes = data.classes if type(task).needs_labels else ()
         initialized = init_weights(task.model, recipe.start_from, classes, recipe.start_partly)
@@ -199,6 +208,7 @@ def set_up(
                 f"{recipe.start_from} lacks {listed(initialized.new)}."
             )
         report = str(initialized)
+    data, augment = fixed_features(task.model, data, recipe.data)
     task.begin(data)
     if sharded:  # the optimizer must see the sharded parameters
         module = fabric.setup_module(task)
@@ -210,7 +220,7 @@ def set_up(
         data,
         recipe.batch_size,
         seed=recipe.seed,
-        augment=Augment(recipe.data.augment) if recipe.data.augment else None,
+        augment=Augment(augment) if augment else None,
         cutmix=recipe.data.cutmix,
         balanced=recipe.data.balanced,
         rank=fabric.global_rank,

@@ -109,7 +109,7 @@ class ClassifyTask(Task):
         """Accuracy over labelled images, and the classification loss."""
         counter = Counter(split)
         loss = torch.zeros((), device=split.images.device)
-        for batch in split.batches(batch_size):
+        for batch in self.model.with_features(split).batches(batch_size):
             output = self.model.encode(batch.images)
             counter.add(output, batch.labels)
             loss += self.classification(output, batch) * len(batch)

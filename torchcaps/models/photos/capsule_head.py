@@ -1,0 +1,180 @@
+"""Capsules on the feature maps of a pretrained network, for photographs of any size.
+
+feature maps, averaged to a grid -> primary capsules by a 1x1 convolution -> class capsules; child
+types share their transforms over positions, so no weight depends on the image's size
+
+Class scores are the logits of the routing times a learned factor: log-odds of lengths (uniform,
+dynamic), log shares of the children and log-odds of lengths (self), log-odds of activations (em,
+vb), a linear read-out (inverted). With over 200 classes, routings other than uniform and self route
+to the parents that are longest after a uniform pass.
+"""
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Annotated, Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from torchcaps.functional import exact, log_odds, safe_norm, squash
+from torchcaps.layers import Capsules, DenseCaps, router_with
+from torchcaps.layers.routers import Router
+from torchcaps.models.base import Output
+from torchcaps.models.fields import Count, CountOrNone, Iterations
+from torchcaps.models.photos.base import PhotoConfig, PhotoModel
+from torchcaps.models.registry import register
+from torchcaps.routing import uniform_routing
+from torchcaps.typed import Between
+
+MANY = 200
+"""Classes up to which every routing sees all parents."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CapsuleHeadConfig(PhotoConfig):
+    family: ClassVar[str] = "capsule-head"
+    routing: str = "self"
+    """Routing of the class capsules: self, uniform, dynamic, inverted, em, vb."""
+    num_iters: Iterations = 3
+    """Iterations of routings that iterate."""
+    num_types: Count = 8
+    """Types of primary capsules."""
+    pose_dim: Annotated[int, Between(1, 64)] = 16
+    """Entries of a primary pose."""
+    class_pose_dim: Annotated[int, Between(1, 64)] = 16
+    """Entries of a class pose."""
+    parents: CountOrNone = 32
+    """Parents of an image in iterative routings with over 200 classes; 0: all."""
+
+
+class HeadCaps(DenseCaps):
+    """Dense capsules whose transforms are shared over the positions of any grid."""
+
+    def _check(self, poses: Tensor, window: Any) -> None:
+        """Any number of positions fits; the routing checks the types."""
+
+
+class CapsuleHead(PhotoModel):
+    def __init__(self, config: CapsuleHeadConfig):
+        super().__init__(config)
+        c = config
+        router = router_with(c.routing, num_iters=c.num_iters)
+        self.types = c.num_types
+        self.width = c.num_types * c.pose_dim
+        activations = c.num_types if router.activations else 0
+        self.primary = nn.Conv2d(self.backbone.channels, self.width + activations, 1)
+        side = c.grid or 7
+        self.classes = HeadCaps(
+            in_caps=side * side * c.num_types, in_dim=c.pose_dim, out_caps=c.num_classes,
+            out_dim=c.class_pose_dim, routing=router, shared=c.num_types,
+        )  # fmt: skip
+        self.read = nn.Linear(c.class_pose_dim, 1) if router.name == "inverted" else None
+        self.log_scale = nn.Parameter(torch.zeros(()))
+
+    @property
+    def best(self) -> int:
+        """How many parents an image is routed to; 0: all."""
+        c = self.config
+        few = c.num_classes <= max(MANY, c.parents) or c.routing in ("uniform", "self")
+        return 0 if few else c.parents
+
+    def forward_capsules(self, features: Tensor, coupling: bool = False) -> Output:
+        maps = self.primary(self.pooled(features)).permute(0, 2, 3, 1)
+        poses = maps[..., : self.width].unflatten(3, (self.types, -1))
+        active = maps[..., self.width :].sigmoid() if maps.shape[3] > self.width else None
+        primary = Capsules(poses, active)
+        children = poses.flatten(1, 3), None if active is None else active.flatten(1)
+        if self.best:
+            classes, logits = self._best_parents(*children, coupling)
+        else:
+            classes = self.classes(*children, coupling=coupling)
+            logits = self._logits(classes)
+        logits = self.log_scale.exp() * logits
+        return Output(logits, logits.softmax(-1), features, (primary, classes))
+
+    def _logits(self, classes: Capsules) -> Tensor:
+        """Class scores of routed capsules. -> [B,J]"""
+        poses, active = exact(classes.poses), classes.activations
+        if self.read is not None:
+            return self.read(poses)[..., 0]
+        router: Router = self.classes.router
+        if router.name == "self":
+            assert active is not None
+            return log_odds(safe_norm(squash(poses))) + exact(active).clamp(min=1e-8).log()
+        return log_odds(safe_norm(poses) if active is None else active)
+
+    def _best_parents(
+        self, poses: Tensor, active: Tensor | None, coupling: bool
+    ) -> tuple[Capsules, Tensor]:
+        """Route to the longest parents of a uniform pass; logits of the others stay below theirs.
+
+        poses [B,I,D], active [B,I]
+        """
+        layer, count = self.classes, self.config.num_classes
+        sums, _ = uniform_routing(poses, layer.weight, 1, False, coupling=False)
+        parents = squash(sums * (count / self.best))  # a share for each parent that is routed to
+        logits = log_odds(safe_norm(parents))
+        index = logits.topk(self.best, -1).indices
+        weight = layer.weight  # [T,J,D,E] -> [B,T,K,D,E]
+        table = weight.transpose(0, 1).flatten(1)
+        chosen = F.embedding(index, table).unflatten(2, (weight.shape[0], *weight.shape[2:]))
+        own = {name: getattr(layer, name) for name in layer.router.parts(layer.sizes)}
+        by_parent = {n: p for n, p in own.items() if isinstance(p, Tensor) and len(p) == count}
+        others = {n: p for n, p in own.items() if n not in by_parent}
+
+        def one(poses: Tensor, active: Tensor | None, weight: Tensor, named: dict) -> tuple:
+            rows = None if active is None else active[None]
+            routed = layer.router(
+                SimpleNamespace(**named, **others), poses[None], rows, weight,
+                window=None, coupling=coupling, impl="reference",
+            )  # fmt: skip
+            return tuple(t[0] for t in routed if t is not None)
+
+        named = {n: F.embedding(index, p.reshape(count, -1)).unflatten(2, p.shape[1:] or (1,))
+                 for n, p in by_parent.items()}  # fmt: skip
+        named = {n: t if by_parent[n].dim() > 1 else t[..., 0] for n, t in named.items()}
+        dims = (0, None if active is None else 0, 0, 0)
+        parts = list(torch.vmap(one, dims)(poses, active, chosen.transpose(1, 2), named))
+        routed = Capsules(
+            parts.pop(0), parts.pop(0) if active is not None else None,
+            parts.pop(0) if coupling else None,
+        )  # fmt: skip
+        better = self._logits(routed)
+        better = better - better.amin(1, keepdim=True).detach()
+        logits = logits.scatter_add(1, index, better.to(logits.dtype))
+        rows = index[..., None].expand(-1, -1, parents.shape[2])
+        parents = parents.scatter(1, rows, routed.poses.to(parents.dtype))
+        shares = None
+        if routed.coupling is not None:
+            shares = routed.coupling.new_zeros(*routed.coupling.shape[:2], count)
+            shares = shares.scatter(2, index[:, None].expand_as(routed.coupling), routed.coupling)
+        return Capsules(parents, None, shares), logits
+
+    @torch.no_grad()
+    def position_votes(self, images: Tensor, labels: Tensor) -> Tensor:
+        """Coupling to the class capsule times the vote's length along it, summed over types."""
+        output = self.encode(images, coupling=True)
+        children, classes = output.layers[0].poses, output.layers[1]
+        rows = torch.arange(len(labels), device=labels.device)
+        assert classes.coupling is not None
+        shares = classes.coupling.expand(len(labels), -1, -1)[rows, :, labels]
+        weight = self.classes.weight[:, labels]  # [T,B,D,E]
+        votes = torch.einsum("bhwtd,tbde->bhwte", children, weight)
+        along = torch.einsum(
+            "bhwte,be->bhwt", votes, F.normalize(classes.poses[rows, labels], dim=-1)
+        )
+        return (along * shares.unflatten(1, children.shape[1:4])).sum(3)
+
+
+for routing, summary in (
+    ("self", "capsules on pretrained features, for photographs"),
+    ("uniform", "capsules without routing on pretrained features"),
+):
+    register(
+        "capsule-head" if routing == "self" else f"capsule-head-{routing}",
+        CapsuleHead,
+        CapsuleHeadConfig(routing=routing),
+        summary,
+        listed=routing == "self",
+    )
