@@ -1,0 +1,64 @@
+"""80 fruits and vegetables turned about two axes, photographs of Fruits-360 (Oltean, Muresan).
+
+    ROOT/fruits-views/{axis1,axis3}/CLASS/FRAME.jpg   put there by the user
+
+`fruits_views.txt` has the splits: training and validation are the first half of a turn about axis
+1 (validation its last tenth, the views nearest to the other half). `half` tests on the other half
+of that turn, `axis` on the whole turn about axis 3.
+"""
+
+from importlib.resources import files
+from pathlib import Path
+
+import torch
+
+from torchcaps.data.dataset import Dataset, Split
+from torchcaps.data.images import as_size, read_images
+from torchcaps.data.registry import register
+from torchcaps.errors import TorchcapsError
+
+TESTS = ("half", "axis")
+
+
+def splits() -> dict[str, list[str]]:
+    """Files of each split, relative to the folder, as AXIS/CLASS/FRAME.jpg."""
+    text = files("torchcaps.data.sets").joinpath("fruits_views.txt").read_text(encoding="utf-8")
+    listed: dict[str, list[str]] = {}
+    for line in text.splitlines():
+        split, folder, frames = line.split("\t")
+        listed.setdefault(split, []).extend(f"{folder}/{frame}.jpg" for frame in frames.split())
+    return listed
+
+
+@register(
+    "fruits-views",
+    "80 fruits from viewpoints that training never saw: fruits-views[:half|axis][,size=224]"
+    "[,mode=L]",
+)
+def fruits_views(
+    root: Path, test: str = "half", *, seed: int, size: str = "64", mode: str = "RGB"
+) -> Dataset:
+    """test: half, the other half of the training turn, or axis, a turn about another axis"""
+    del seed
+    if test not in TESTS:
+        raise TorchcapsError(f"fruits-views:{test}: give half or axis.")
+    folder, listed = root / "fruits-views", splits()
+    names = [name for split in ("train", "val", test) for name in listed[split]]
+    missing = [name for name in names if not (folder / name).is_file()]
+    if missing:
+        raise TorchcapsError(
+            f"{folder}: {len(missing):,} of {len(names):,} files are missing, the first is "
+            f"{missing[0]}.\nPut frames of Fruits-360 there as AXIS/CLASS/FRAME.jpg; the list is "
+            "torchcaps/data/sets/fruits_views.txt."
+        )
+    classes = sorted({name.split("/")[1] for name in listed["train"]})
+    pictures = read_images([folder / name for name in names], as_size(size), mode)
+    labels = torch.tensor([classes.index(name.split("/")[1]) for name in names])
+    frames = torch.tensor([int(Path(name).stem) for name in names])
+    whole = Split(pictures.images, labels, {"frame": frames, "file": torch.arange(len(names))})
+    sizes = [len(listed[split]) for split in ("train", "val", test)]
+    train, val, tested = (whole[rows] for rows in torch.arange(len(names)).split(sizes))
+    note = "photographs of Fruits-360, MIT license"
+    return Dataset(
+        f"fruits-views:{test}", train, val, tested, tuple(classes), note, paths=tuple(names)
+    )
