@@ -19,7 +19,7 @@ from torchcaps.models.predict import BATCH_SIZE, Prediction, image_batches
 from torchcaps.outputs import check_file, check_folder
 from torchcaps.parts import Parts, run_parts
 from torchcaps.training import loop
-from torchcaps.training.auto_recipe import auto_recipe
+from torchcaps.training.auto_recipe import auto_recipe, choose_model
 from torchcaps.training.evaluate import evaluate
 from torchcaps.training.load import data_of, load
 from torchcaps.training.loop import Callback
@@ -61,8 +61,9 @@ def fit(
         run = torchcaps.fit(model, data=(images, labels), optimizer={"lr": 1e-3})
         run = torchcaps.fit(torchcaps.Recipe(epochs=3))
 
-    model: a model's name, built for the data's size and classes; an instance, trained in place; or
-    a Recipe or its name
+    model: a model's name, built for the data's size and classes; "auto", a capsule head on
+    pretrained features or the strongest baseline; an instance, trained in place; or a Recipe or its
+    name
     data: a data set by name ("mnist", "folder:photos,size=64"), (images, labels), images alone, a
     dict of splits, an .npz file, a torch Dataset or DataLoader, a Hugging Face dataset
     out: the folder of the run; default: runs/<recipe>-s<seed>
@@ -140,8 +141,13 @@ def _recipe(model: Any, spec: DataSpec, dataset: Dataset | None) -> tuple[Recipe
         )
     if not spec.name:
         raise UsageError("data=: give a data set's name, (images, labels), or another data set.")
+    remark = ""
+    if isinstance(model, str):
+        shape = dataset.image_shape if dataset is not None else None
+        model, spec, remark = choose_model(model, spec, shape)
     loaded = dataset if dataset is not None else data_of(spec)
-    return auto_recipe(model, loaded, spec)
+    recipe, plan = auto_recipe(model, loaded, spec)
+    return recipe, lambda recipe: "\n".join(filter(None, (remark, plan(recipe))))
 
 
 def _grouped(fields: dict[str, Any], device: str, balanced: bool) -> dict[str, Any]:

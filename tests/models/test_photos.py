@@ -120,7 +120,6 @@ def test_few_and_many_classes(tiny, routing):
         model = _head(routing, num_classes=classes, image_size=64)
         output = model.encode(images, coupling=True)
         assert output.logits.shape == (2, classes)
-        assert torch.allclose(output.scores.sum(1), torch.ones(2))
         if routing not in ("em", "vb"):  # their children may have no parent
             shares = output.coupling.expand(2, -1, -1).sum(2)
             assert torch.allclose(shares, torch.ones_like(shares), atol=1e-4)

@@ -17,7 +17,8 @@ torchcaps train RECIPE [--field value …]
 torchcaps train MODEL --data DATA [--field value …]
 
   torchcaps train demo/capsnet --epochs 3               a small CapsNet on the embedded digits
-  torchcaps train capsnet-small --data folder:~/photos  your own images, one subfolder per class
+  torchcaps train auto --data folder:~/photos           your own images, one subfolder per class
+  torchcaps train capsnet-small --data folder:~/photos  with a model of your choice
   torchcaps train sparse-small --data folder:~/photos   without labels
   torchcaps train RECIPE --config FILE                  with the fields of a JSON file
   torchcaps train RECIPE --plugin my_model.py           with your own routing, model or metric
@@ -60,6 +61,8 @@ def train(words: list[str]) -> None:
     if words[0] in ("-h", "--help"):
         print(TRAIN)
         return
+    if any(word.partition("=")[0] in ("--data", "--data.name") for word in words[:1]):
+        words = ["auto", *words]
     if words[0].startswith("-"):
         raise wrong("the recipe comes first: torchcaps train RECIPE …", "torchcaps train")
     rest, plugins = without(words[1:], ("--plugin",))
@@ -217,8 +220,9 @@ def read_recipe(name: str, words: list[str]) -> tuple[Any, list[str], Callable[[
     if is_recipe(name):
         printed = re.search(r"--protocol[= ]paper( |$)", " ".join(words))
         recipe = get_recipe(name, "paper" if printed else "ours")
-    elif "/" not in name and name.partition(".")[0] in MODELS:
+    elif name == "auto" or ("/" not in name and name.partition(".")[0] in MODELS):
         recipe, plan = _own_data(name, rest)
+        rest, _ = without(rest, ("--data.name",))  # the recipe names it, with a size for the model
     else:
         near = nearest(name, [*recipes(), *MODELS], most=0)
         see = "See torchcaps list models and torchcaps paper list."
@@ -234,7 +238,7 @@ def read_recipe(name: str, words: list[str]) -> tuple[Any, list[str], Callable[[
 
 def _own_data(name: str, words: list[str]) -> tuple[Any, Callable[[Any], str]]:
     """A recipe for a model and the data that the words name."""
-    from torchcaps.training.auto_recipe import auto_recipe
+    from torchcaps.training.auto_recipe import auto_recipe, choose_model
     from torchcaps.training.load import data_of
     from torchcaps.training.recipe import DataSpec
 
@@ -249,7 +253,9 @@ def _own_data(name: str, words: list[str]) -> tuple[Any, Callable[[Any], str]]:
     spec = DataSpec(
         name=data, root=last.get("--data.root", ""), seed=int(seed) if seed.isdecimal() else 0
     )
-    return auto_recipe(name, data_of(spec), spec)
+    name, spec, remark = choose_model(name, spec)
+    recipe, plan = auto_recipe(name, data_of(spec), spec)
+    return recipe, lambda recipe: "\n".join(filter(None, (remark, plan(recipe))))
 
 
 def resume(words: list[str]) -> None:

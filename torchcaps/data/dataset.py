@@ -227,12 +227,13 @@ def _by_class(labels: Tensor, seed: int) -> dict[int, Tensor]:
 def hold_out(labels: Tensor, fraction: float = 0.1, seed: int = 0) -> tuple[Tensor, Tensor]:
     """Rows to keep and rows to hold out: the same fraction of every class, determined by the seed.
 
-    labels [N] -> kept rows, held-out rows, both in ascending order
+    labels [N], or [N,M] whose first one counts -> kept rows, held-out rows, both in ascending order
 
     >>> kept, held = hold_out(torch.arange(20) % 2, 0.1, seed=0)
     >>> len(kept), len(held)
     (18, 2)
     """
+    labels = labels if labels.ndim == 1 else labels[:, 0]
     held = [rows[: round(fraction * len(rows))] for rows in _by_class(labels, seed).values()]
     mask = torch.zeros(len(labels), dtype=torch.bool)
     mask[torch.cat(held)] = True

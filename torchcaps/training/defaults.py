@@ -26,6 +26,7 @@ ADAM = OptimizerSpec(kind="adam", lr=1e-3)
 ADAM_EMA = OptimizerSpec(kind="adam", lr=1e-3, ema=0.999)
 ADAM_SMALL = OptimizerSpec(kind="adam", lr=4e-3, ema=0.99)
 ADAMW = OptimizerSpec(kind="adamw", lr=2e-3, weight_decay=0.05, ema=0.999)
+HEAD = OptimizerSpec(kind="adamw", lr=2e-3, weight_decay=0.01)
 SGD = OptimizerSpec(kind="sgd", lr=0.1, weight_decay=1e-4)
 SGD_DECAYED = OptimizerSpec(kind="sgd", lr=0.1, weight_decay=5e-4)
 SGD_FAST = OptimizerSpec(
@@ -38,6 +39,7 @@ MULTI = Defaults(SIGMOID, SGD_DECAYED)
 
 DEFAULTS = {
     "autoencoder": Defaults(Reconstruct(), OptimizerSpec(kind="adam", lr=2e-4)),
+    "capsule-head": Defaults(SOFTMAX, HEAD, "fp32"),
     "capsnet": Defaults(MARGIN, ADAM),
     "capsnet-modern": Defaults(Classify(loss="margin", reconstruction=0.01), ADAMW),
     "capsnet-resnet": Defaults(MARGIN, ADAM_EMA),
@@ -72,6 +74,7 @@ DEFAULTS = {
     "inverted-multi-matrix-42m": MULTI,
     "mcae": Defaults(SOFTMAX, SGD),
     "mcae-pretrain": Defaults(Masked(), SGD),
+    "plain-head": Defaults(SOFTMAX, HEAD, "fp32"),
     "scae": Defaults(Elbo(), OptimizerSpec(kind="rmsprop", lr=1e-4, beta=0.9, eps=7.8e-4)),
     "sparse": Defaults(Sparse(online=True), ADAM),
     "sparse-dense": Defaults(Sparse(), ADAM),

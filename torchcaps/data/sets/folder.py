@@ -3,7 +3,8 @@
     PATH/CLASS/…                   holds out a tenth for testing, a tenth of the rest for validation
     PATH/{train,val,test}/CLASS/…  the given splits; without test/ val/ is the test split
     PATH/…                         images without labels
-    labels=FILE.csv                a table with columns file and label, and optionally split
+    labels=FILE.csv                a table with columns file and label, and optionally split; with a
+                                   column labels several for an image: cat;dog, or none
 
 Gray images of 16 bits and float images have one scale, range=LO..HI (`data/value_range.py`).
 Other folders next to train/ are an error, unless `others` is ignore or classes.
@@ -39,9 +40,15 @@ class File(NamedTuple):
     """An image file with its label and split."""
 
     path: Path
-    label: str | None
+    label: str | tuple[str, ...] | None
+    """Several labels of an image are a tuple."""
     split: str
     """train, val, test, or empty if not given."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Its labels, if any."""
+        return (self.label,) if isinstance(self.label, str) else self.label or ()
 
 
 def load_folder(
@@ -85,7 +92,7 @@ def load_folder(
         paths = [f.path for f in readable]
     if broken := len(files) - len(readable):
         notes.append(f"{broken} of {len(files)} files could not be read and are left out")
-    if unreadable := sorted(set(classes) - {f.label for f in readable}):
+    if unreadable := sorted(set(classes) - {n for f in readable for n in f.names}):
         raise TorchcapsError(f"{folder}: no image of {', '.join(unreadable)} can be read.")
     data = split_up(name, folder, splits, classes, seed, "; ".join(notes))
     return replace(
@@ -121,8 +128,7 @@ def file_records(
     """The files of a folder by number, the splits one after the other."""
     order = ["", "train", "val", "test"]
     files = sorted(files, key=lambda f: order.index(f.split))
-    places = {label: number for number, label in enumerate(classes)}
-    numbers = torch.tensor([-1 if f.label is None else places[f.label] for f in files])
+    numbers = _numbers(files, classes)
     splits = ranges([f.split for f in files])
     return FileRecords(
         name, folder, [f.path for f in files], classes, numbers, splits, _identity(folder, files)
@@ -131,7 +137,9 @@ def file_records(
 
 def _identity(folder: Path, files: list[File]) -> str:
     """The sha256 of relative paths, labels and splits."""
-    rows = sorted((f.path.relative_to(folder).as_posix(), f.label or "", f.split) for f in files)
+    rows = sorted(
+        (f.path.relative_to(folder).as_posix(), ";".join(f.names), f.split) for f in files
+    )
     return sha256(json.dumps(rows).encode())
 
 
@@ -177,6 +185,8 @@ def _from_table(folder: Path, images: list[Path], labels: str) -> list[File]:
     file_column, label_column = (
         next((columns[n] for n in names if n in columns), "") for names in (_FILES, _LABELS)
     )
+    several = not label_column and "labels" in columns
+    label_column = columns["labels"] if several else label_column
     if not file_column or not label_column:
         raise TorchcapsError(
             f"{table}: no columns {_FILES[0]} and {_LABELS[0]} in the first line. Its columns: "
@@ -192,10 +202,13 @@ def _from_table(folder: Path, images: list[Path], labels: str) -> list[File]:
         name = (row[file_column] or "").strip()
         path = by_name.get(Path(name).as_posix()) if name else None
         split = (row.get(columns.get("split", "")) or "").strip().lower()
-        if path is None or (split and split not in SPLITS) or not row[label_column]:
+        label: str | tuple[str, ...] = (row[label_column] or "").strip()
+        if path is None or (split and split not in SPLITS) or not (label or several):
             unknown.append(f"{name or '(empty)'}{f' ({split})' if split else ''}")
-        else:
-            files.append(File(path, row[label_column].strip(), SPLITS.get(split, "")))
+            continue
+        if several:
+            label = tuple(dict.fromkeys(t.strip() for t in label.split(";") if t.strip()))
+        files.append(File(path, label, SPLITS.get(split, "")))
     if unknown:
         more = f" and {len(unknown) - 10} more" if len(unknown) > 10 else ""
         raise TorchcapsError(
@@ -212,11 +225,21 @@ def _from_table(folder: Path, images: list[Path], labels: str) -> list[File]:
 def _classes(folder: Path, files: list[File]) -> tuple[str, ...]:
     """Sorted class names; raises if another split has a class that train lacks."""
     first = files[0].split and "train"
-    classes = sorted({f.label for f in files if f.label is not None and f.split == first})
-    unknown = sorted({f.label for f in files if f.label is not None} - set(classes))
+    classes = sorted({name for f in files if f.split == first for name in f.names})
+    unknown = sorted({name for f in files for name in f.names} - set(classes))
     if unknown:
         raise TorchcapsError(f"{folder}: classes {unknown} are not in the train split.")
     return tuple(classes)
+
+
+def _numbers(files: list[File], classes: tuple[str, ...]) -> Tensor:
+    """Labels by number [N], or [N,M] where images have up to M labels; -1: no label."""
+    numbers = {name: n for n, name in enumerate(classes)}
+    rows = [[numbers[name] for name in file.names] for file in files]
+    several = any(isinstance(file.label, tuple) for file in files)
+    most = max(2, *map(len, rows)) if several else 1
+    labels = torch.tensor([row + [-1] * (most - len(row)) for row in rows])
+    return labels if several else labels[:, 0]
 
 
 def _range_of(folder: Path, files: list[File]) -> Range | None:
@@ -244,8 +267,7 @@ def _about_range(
 
 def _labelled(images: Tensor, files: list[File], classes: tuple[str, ...]) -> dict[str, Split]:
     """The images of these files with their labels, by the name of their split."""
-    numbers = {name: n for n, name in enumerate(classes)}
-    labels = torch.tensor([-1 if f.label is None else numbers[f.label] for f in files])
+    labels = _numbers(files, classes)
     data = Split(images, labels, {"file": torch.arange(len(labels))})
     return {
         split: data[torch.tensor([f.split == split for f in files])]

@@ -50,15 +50,14 @@ class PhotoModel(Model):
         self.backbone = Backbone(config.backbone, config.image_size, config.frozen)
 
     @property
-    def has_weights(self) -> bool:
-        """Whether its backbone is pretrained, or its maker decided that."""
-        own = self.backbone.name != "efficientnet-lite0" and ":" not in self.backbone.name
-        return own or self.config.weights != "none"
+    def registered(self) -> bool:
+        """Whether a function of `register_backbone` gave the backbone its weights."""
+        name = self.backbone.name
+        return name != "efficientnet-lite0" and not name.startswith("timm:")
 
     def load_weights(self) -> str:
-        """Load the pretrained weights that the configuration names. -> what they are"""
         config = self.config
-        if config.weights == "none":
+        if config.weights == "none" or (config.weights == "auto" and self.registered):
             return ""
         weights = find_weights(config.backbone, config.weights)
         if weights is None:
@@ -70,7 +69,7 @@ class PhotoModel(Model):
         return f"Backbone {config.backbone}: weights {weights}."
 
     def check_weights(self) -> None:
-        if self.config.frozen == "none" or self.has_weights:
+        if self.config.frozen == "none" or self.config.weights != "none" or self.registered:
             return
         raise TorchcapsError(
             f"The backbone {self.config.backbone} is frozen (frozen={self.config.frozen}) and has "

@@ -91,7 +91,7 @@ class CapsuleHead(PhotoModel):
             classes = self.classes(*children, coupling=coupling)
             logits = self._logits(classes)
         logits = self.log_scale.exp() * logits
-        return Output(logits, logits.softmax(-1), features, (primary, classes))
+        return Output(logits, None, features, (primary, classes))
 
     def _logits(self, classes: Capsules) -> Tensor:
         """Class scores of routed capsules. -> [B,J]"""

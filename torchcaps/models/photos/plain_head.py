@@ -37,7 +37,7 @@ class PlainHead(PhotoModel):
             return Output(self.head(maps.mean((1, 2))), features=features)
         by_position = self.head(maps).float().log_softmax(-1).flatten(1, 2)
         logits = by_position.logsumexp(1) - torch.tensor(by_position.shape[1]).log()
-        return Output(logits, logits.exp(), features)
+        return Output(logits, features=features)
 
     @torch.no_grad()
     def position_votes(self, images: Tensor, labels: Tensor) -> Tensor:
