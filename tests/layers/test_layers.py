@@ -6,7 +6,9 @@ from torchcaps.errors import TorchcapsError
 from torchcaps.functional import squash
 from torchcaps.layers import ConvCaps, DenseCaps, MLPDecoder, PointwiseCaps, PrimaryCaps
 from torchcaps.layers.capsules import ClassCaps
+from torchcaps.layers.parts import PartEncoder
 from torchcaps.layers.routers import ROUTERS, router_with
+from torchcaps.layers.sets import PresentSet
 from torchcaps.layers.stems import by_windows
 from torchcaps.routing.self import EPS
 
@@ -159,3 +161,34 @@ def test_a_convolution_by_windows_is_one(stride):
     upstream = torch.randn_like(expected)
     both = [torch.autograd.grad(t, (images, weight, bias), upstream) for t in (maps, expected)]
     torch.testing.assert_close(*both)
+
+
+def test_the_bias_of_class_capsules_adds_to_the_logits():
+    layer = ClassCaps(in_caps=2, in_dim=3, num_classes=4, route_std=0.0)
+    with torch.no_grad():
+        layer.route_bias.copy_(torch.arange(8.0).view(2, 4) ** 1.5)
+    out = layer(torch.randn(1, 5, 2, 3), torch.ones(1, 5, 2), coupling=True)
+    expected = layer.route_bias.softmax(1).expand(1, 5, 2, 4)
+    torch.testing.assert_close(out.coupling, expected)
+
+
+def test_a_part_sees_the_features_plus_their_place():
+    encoder = PartEncoder(1, 12, num_parts=3, numbers=2, channels=4)
+    for layer in encoder.stem:
+        for parameter in layer.parameters():
+            torch.nn.init.zeros_(parameter)
+    torch.nn.init.normal_(encoder.where)
+    where = encoder.where[None]
+    attention = encoder.looks(where).flatten(2).softmax(-1)
+    values = encoder.values(where).flatten(2).view(1, 3, 2, -1)
+    expected = torch.einsum("bipl,bil->bip", values, attention)
+    torch.testing.assert_close(encoder(torch.rand(1, 1, 12, 12)), expected)
+
+
+def test_only_hard_attention_leaves_out_members_of_less_presence():
+    encoder = PresentSet(dim=3, seeds=2, out=4)
+    members, presence = torch.randn(1, 5, 3), torch.tensor([[1.0, 0.5, 1.0, 0.9, 0.1]])
+    changed = members.clone()
+    changed[:, [1, 3, 4]] += 1
+    assert torch.equal(encoder(members, presence, hard=True), encoder(changed, presence, hard=True))
+    assert not torch.allclose(encoder(members, presence), encoder(changed, presence), atol=1e-4)

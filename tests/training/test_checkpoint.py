@@ -105,3 +105,20 @@ def test_write_atomic_leaves_the_old_file_until_the_new_one_is_whole(tmp_path, m
     with pytest.raises(OSError):
         checkpoint.write_atomic(path, json.dumps({"new": 1}).encode())
     assert path.read_bytes() == b"old"
+
+
+def test_bad_checkpoints_go_unless_all_are_bad(tmp_path):
+    write(tmp_path)
+    checkpoint.forget_from(tmp_path, 2)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["00000002", "00000003"]
+    checkpoint.forget_from(tmp_path, 3)
+    assert [p.name for p in tmp_path.iterdir()] == ["00000002"]
+
+
+def test_a_finished_run_frees_its_training_state_and_older_weights(tmp_path):
+    write(tmp_path)
+    files = ("00000003/training", "00000002/training", "00000002/weights")
+    expected = sum((tmp_path / f"{name}.safetensors").stat().st_size for name in files)
+    assert checkpoint.training_bytes(tmp_path) == expected
+    checkpoint.drop_training_state(tmp_path)
+    assert checkpoint.training_bytes(tmp_path) == 0

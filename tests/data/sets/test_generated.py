@@ -182,6 +182,11 @@ def test_partners_are_of_every_other_class():
     counts = torch.bincount(batch.labels[:, 1], minlength=10)
     assert counts[0] == 0 and (counts[1:] > 4000 / 9 * 0.75).all()
     assert math.isclose(float(counts.sum()), 4000)
+    ink = (loaded.train.images.float() / 255).sum((1, 2, 3))
+    assert batch.targets is not None
+    for sample in range(0, 4000, 40):
+        of_class = ink[loaded.train.labels == batch.labels[sample, 1]]
+        assert (of_class - batch.targets[sample, 1].sum()).abs().min() < 1e-2
 
 
 def test_folder_of_gray_images_can_be_a_base(tmp_path):

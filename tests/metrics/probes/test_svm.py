@@ -28,6 +28,7 @@ def test_svm_matches_scikit_learn(gamma, impl):
     known = len(x) * 3 // 4
     svm = SVM(c=10.0, gamma=gamma, jobs=1, impl=impl)
     ours = svm.fit(x[:known].to(DEVICE), y[:known].to(DEVICE)).to("cpu", torch.float64)
+    assert {ours.vectors.dtype, ours.weights.dtype, ours.intercepts.dtype} == {torch.float64}
     theirs = SVC(C=10.0, gamma=gamma or "scale", decision_function_shape="ovo")
     theirs.fit(x[:known].numpy(), y[:known].numpy())
     assert (ours.predict(x[known:]).numpy() == theirs.predict(x[known:].numpy())).all()
