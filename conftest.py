@@ -1,6 +1,22 @@
 """Doctests of the public modules: `torch` and `torchcaps` are imported, files go to a folder."""
 
+import _thread
+import threading
+import urllib.request
+
 import pytest
+
+
+def read_and_stop(url):
+    """A browser that reads a page of the explorer and then presses Ctrl-C."""
+
+    def visit():
+        try:
+            assert b"<html" in urllib.request.urlopen(url, timeout=60).read()
+        finally:
+            _thread.interrupt_main()
+
+    threading.Thread(target=visit, daemon=True).start()
 
 
 @pytest.fixture(autouse=True)
@@ -12,7 +28,9 @@ def doctest_surroundings(request):
 
     import torchcaps
 
-    request.getfixturevalue("monkeypatch").chdir(request.getfixturevalue("tmp_path"))
+    monkeypatch = request.getfixturevalue("monkeypatch")
+    monkeypatch.chdir(request.getfixturevalue("tmp_path"))
+    monkeypatch.setattr("webbrowser.open", read_and_stop)
     request.getfixturevalue("doctest_namespace").update(torch=torch, torchcaps=torchcaps)
     torch.manual_seed(0)
     torch.set_num_threads(1)

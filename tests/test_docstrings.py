@@ -42,6 +42,7 @@ def test_a_public_name_has_a_summary_and_an_example(name):
     text = inspect.getdoc(PUBLIC[name]) or ""
     assert text.split("\n")[0].strip(), f"{name} has no summary"
     assert ">>> " in text, f"{name} has no example"
+    assert "+SKIP" not in text, f"the example of {name} is not run"
 
 
 def test_examples_of_all_public_names_are_run():

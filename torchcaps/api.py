@@ -416,10 +416,11 @@ def explore(
 ) -> None:
     """Open the explorer on trained models in a browser; Ctrl-C ends it.
 
-    runs: runs, folders, pretrained models' names or hub ids; default: the finished runs in runs/
-    and the pretrained models. data: images for models that come without a run
+    runs: runs, folders, pretrained models' names or hub ids; default: the finished runs in runs/.
+    The pretrained models come after them. data: images for models that come without a run
 
-    >>> torchcaps.explore("capsnet-small.digits")  # doctest: +SKIP
+    >>> torchcaps.explore("capsnet-small.digits")
+    explorer: http://127.0.0.1:...  (... models; Ctrl-C ends it)
     """
     from torchcaps.explorer.serve import PORT, explore_models
 

@@ -48,10 +48,11 @@ def sweep(
 ) -> Sweep:
     """Search over fields of a recipe; the same call again continues it.
 
-    >>> over = {"optimizer.lr": "log:1e-4..1e-1", "model.num_iters": [1, 2, 3]}
-    >>> options = {"trials": 50, "search": "tpe", "stop_early": True}
-    >>> sweep = torchcaps.sweep("demo/capsnet", over, **options)  # doctest: +SKIP
-    >>> sweep.best.values, sweep.best.value, sweep.final  # doctest: +SKIP
+    >>> over = {"optimizer.lr": "log:1e-4..1e-2", "batch_size": [16, 32]}
+    >>> options = {"data": "digits", "trials": 2, "seeds": 1, "steps": 5, "quiet": True}
+    >>> sweep = torchcaps.sweep("convnet-avg-small", over, **options)
+    >>> len(sweep.trials), list(sweep.best.values), len(sweep.final)
+    (2, ['optimizer.lr', 'batch_size'], 1)
 
     recipe: a Recipe, its name, or a model's name with `data`
     over: by field, a list of values, a `Range`, or as in `torchcaps sweep --over`
