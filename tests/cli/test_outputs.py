@@ -1,5 +1,6 @@
 """Commands do not overwrite files or write into runs, and say so before the work."""
 
+import json
 import os
 from dataclasses import replace
 from importlib import import_module
@@ -15,6 +16,7 @@ from torchcaps.errors import Interrupted, TorchcapsError
 from torchcaps.outputs import MANIFEST
 from torchcaps.sweeps.driver import open_sweep, plan
 from torchcaps.training import demo, loop
+from torchcaps.training.checkpoint import sum_of
 from torchcaps.training.registry import get_recipe
 from torchcaps.training.run import Run, check_out
 
@@ -120,6 +122,20 @@ def test_a_run_is_refused_before_its_data_is_loaded(place, capsys):
     assert "already holds a run" in train("run")
     with pytest.raises(TorchcapsError, match="not empty"):
         torchcaps.fit("capsnet-small", data="digits", out="full")
+
+
+def test_a_run_killed_at_its_start_leaves_a_folder_to_start_in(tmp_path):
+    """Before its recipe: start.json alone, half of it under a temporary name, or no file."""
+    out = tmp_path / "run"
+    out.mkdir()
+    check_out(out)
+    (out / "start.json.tmp").write_text('{"run": "0')
+    check_out(out)
+    (out / "start.json").write_text(json.dumps({"run": "0", "sum": sum_of({"run": "0"})}))
+    check_out(out)
+    (out / "start.json").write_text('{"run": "0')
+    with pytest.raises(TorchcapsError, match="is not empty"):
+        check_out(out)
 
 
 def test_no_run_is_made_inside_a_run_by_its_usual_name(place, monkeypatch):

@@ -347,13 +347,13 @@ def _empty(folder: Path) -> bool:
     """Whether a folder has nothing but what a killed start of a run left there."""
     if not folder.is_dir() or {path.name for path in folder.iterdir()} - UNFINISHED_FILES:
         return False
+    if not (folder / "start.json").exists():
+        return True
     try:  # another program's start.json is a file of the user
         start = read_object(folder / "start.json")
-        return start.pop("sum", None) == sum_of(start)
-    except FileNotFoundError:
-        return True
-    except (OSError, ValueError):
+    except TorchcapsError:
         return False
+    return start.pop("sum", None) == sum_of(start)
 
 
 def _make(folder: Path) -> bool:
