@@ -294,6 +294,7 @@ def to_children(
         total = tl.load(lse + row3.to(tl.int64) * C + c3, mask3, other=float("inf"))
     uniform = 1.0 / J
     mean = tl.zeros((BM // RP, BC // CL, CL), tl.float32)
+    whole = tl.zeros((BM // RP, BC // CL, CL), tl.float32)
     if SCORE != UNIFORM or WEIGHTED:
         for j in range(J):
             wt = tl.load(weight + t_at + j * (D * E), t_mask, other=0.0).to(CAST)
@@ -316,6 +317,9 @@ def to_children(
             else:
                 share = uniform
             mean += share * d_share
+            whole += share
+        # shares sum to one but for rounding, which would leave a gradient where there is none
+        mean /= tl.maximum(whole, 1e-30)
         if WEIGHTED:
             tl.store(expected_grad + row3.to(tl.int64) * C + c3, mean, mask3)
     d_x = tl.zeros((BM, BC * BD), tl.float32)
