@@ -14,6 +14,7 @@ from torchcaps.routing import (
     inverted_routing,
     self_routing,
     uniform_routing,
+    vb_routing,
 )
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -47,6 +48,10 @@ class Case:
 
 def _em(poses, weight, active, beta_u, beta_a, **options):
     return em_routing(poses, active, weight, beta_u, beta_a, **options)
+
+
+def _vb(poses, weight, active, beta_u, beta_a, **options):
+    return vb_routing(poses, active, weight, beta_u, beta_a, **options)
 
 
 def _self(poses, weight, active, route_weight, route_bias, **options):
@@ -153,6 +158,19 @@ CASES = [
     Case("em-many", _em, [(2, 24, 16), (24, 18, 4, 4), (-2, 24), (18,), (18,)], {"num_iters": 2}),
     Case("em-off", _em, [(1, 5, 36), (5, 2, 6, 6), (-1, 5), (2,), (2,)], {"num_iters": 2}),
     Case("em-few", _em, [(2, 4, 16), (4, 8, 4, 4), (-2, 4), (8,), (8,)], {}),
+    Case("vb", _vb, [(3, 11, 6), (11, 3, 6, 5), (-3, 11), (3,), (3,)], {}),
+    Case(
+        "vb-conv",
+        _vb,
+        [(1, 5, 4, 2, 9), (18, 4, 3, 3), (-1, 5, 4, 2), (4,), (4,)],
+        {"window": W(3, 2, 1), "num_iters": 2},
+    ),
+    Case(
+        "vb-conv-once",
+        _vb,
+        [(1, 4, 4, 1, 4), (9, 3, 2, 2), (-1, 4, 4, 1), (3,), (3,)],
+        {"window": W(3, 1), "num_iters": 1, "compete": "window"},
+    ),
     Case("wide", dynamic_routing, [(2, 3, 64), (3, 2, 64, 64)], {"num_iters": 2}),
     Case("self", _self, [(3, 7, 6), (7, 5, 6, 3), (-3, 7), (7, 6, 5), (7, 5)], {}),
     Case(

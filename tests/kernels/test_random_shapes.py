@@ -23,6 +23,7 @@ from torchcaps.routing import (
     self_routing,
     unfold,
     uniform_routing,
+    vb_routing,
 )
 
 pytest.importorskip("triton")
@@ -34,7 +35,7 @@ BOUNDS = {"fp32": 1e-4, "tf32": 5e-3, "bf16": 2e-2}
 def random_case(seed, largest):
     """Routing, its name, shapes of its tensors (a negative first size: in [0,1]) and options."""
     r = random.Random(seed)
-    name = r.choice(["dynamic", "inverted", "attention", "em", "self", "uniform"])
+    name = r.choice(["dynamic", "inverted", "attention", "em", "vb", "self", "uniform"])
     batch, types = r.randint(1, 5), r.randint(1, largest)
     many = r.choice([16, 32, 40]) if largest > 4 else 2 * largest
     parents = r.choice([r.randint(1, 6), r.randint(2, 3 * largest), many])
@@ -42,7 +43,7 @@ def random_case(seed, largest):
     if name != "self" and r.random() < 0.5 and largest > 4:
         rows, in_dim, out_dim = r.randint(2, 6), r.randint(2, 6), r.randint(2, 6)
     options, grid, children = {}, [], types
-    if name in ("em", "self"):  # a variance of very few votes has no digits, nor a mean of one
+    if name in ("em", "vb", "self"):  # a variance of few votes has no digits, nor a mean of one
         children = types = max(types, 6)
     if r.random() < 0.5:
         kernel = r.randint(1, 4)
@@ -54,14 +55,14 @@ def random_case(seed, largest):
     transforms = r.choice([children, children, types, 1])
     poses = (batch, *grid, types, rows * in_dim)
     shapes = [poses, (transforms, parents, in_dim, out_dim)]
-    if name in ("dynamic", "inverted", "em"):
+    if name in ("dynamic", "inverted", "em", "vb"):
         options["num_iters"] = r.randint(1, 3)
     if name == "attention":
         above = [options["window"].out(n) for n in grid]
         shapes.append((batch, *above, parents, rows * out_dim))
-    if name in ("em", "self"):
+    if name in ("em", "vb", "self"):
         shapes.append((-batch, *poses[1:-1]))
-    if name == "em":
+    if name in ("em", "vb"):
         shapes += [(parents,), (parents,)]
         options["compete"] = r.choice(["all", "window"])
     if name == "self":
@@ -73,6 +74,10 @@ def _em(poses, weight, active, beta_u, beta_a, **options):
     return em_routing(poses, active, weight, beta_u, beta_a, final_lambda=1.0, **options)
 
 
+def _vb(poses, weight, active, beta_u, beta_a, **options):
+    return vb_routing(poses, active, weight, beta_u, beta_a, **options)
+
+
 def _self(poses, weight, active, route_weight, route_bias, **options):
     return self_routing(poses, active, weight, route_weight, route_bias, **options)
 
@@ -82,6 +87,7 @@ ROUTES = {
     "inverted": inverted_routing,
     "attention": inverted_attention_step,
     "em": _em,
+    "vb": _vb,
     "self": _self,
     "uniform": uniform_routing,
 }
@@ -125,8 +131,10 @@ def check(seed, largest):
     scaled = 3 if name == "self" else 1  # what makes the logits
     # self-routing's logits are one product, in bf16 for bf16 inputs
     target = random.Random(seed + 1).uniform(1, 5 if (name, precision) == ("self", "bf16") else 50)
-    if name in ("em", "uniform") or options.get("num_iters") == 1:
+    if name in ("em", "vb", "uniform") or options.get("num_iters") == 1:
         tensors[1] *= 0.5
+        if name == "vb":  # whose precisions do not shrink with the votes
+            tensors[1] /= shapes[1][2] ** 0.5
     else:
         low, high, base = 1e-3, 1e2, tensors[scaled]
         for _ in range(10):

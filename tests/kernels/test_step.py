@@ -54,7 +54,7 @@ def test_bfloat16(case):
     "name",
     [
         "dynamic", "inverted-matrix-conv", "self", "self-types", "self-conv",
-        "em-conv", "em-conv-window", "em-conv-nine", "em-conv-once",
+        "em-conv", "em-conv-window", "em-conv-nine", "em-conv-once", "vb", "vb-conv",
     ],
 )  # fmt: skip
 def test_coupling(name):

@@ -47,11 +47,13 @@ def test_agreement_wins():
     assert coupling[0, :, 0].mean() > 0.8
 
 
-def test_a_window_and_no_kernel():
+def test_a_window():
     poses, active = torch.randn(1, 4, 4, 2, D), torch.rand(1, 4, 4, 2)
     weight, zeros = torch.randn(18, J, D, E), torch.zeros(J)
     mean, activations, coupling = vb_routing(poses, active, weight, zeros, zeros, window=Window(3))
     assert mean.shape == (1, 2, 2, J, E) and activations.shape == (1, 2, 2, J)
     assert coupling.shape == (1, 2, 2, 18, J)
-    with pytest.raises(TorchcapsError, match="reference only"):
-        vb_routing(poses, active, weight, zeros, zeros, window=Window(3), impl="triton")
+    with pytest.raises(TorchcapsError, match="the kernels normalize over types"):
+        vb_routing(
+            poses, active, weight, zeros, zeros, window=Window(3), impl="triton", compete="places"
+        )

@@ -17,7 +17,7 @@ in the authors' code of EM. "released" is that code itself: it takes places of a
 for the same child if their offsets differ by 1, which is true for stride 1 alone.
 """
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -130,6 +130,18 @@ def find_competition(
     if window.out(height) == window.out(width) == 1:
         return None
     return Competition(window, height, width, types, poses.device)
+
+
+def impl_for(competition: Competition | PlaceCompetition | None, impl: str) -> Any:
+    """Implementation that supports a competition: the kernels normalize over types."""
+    if isinstance(competition, PlaceCompetition):
+        if impl == "triton":
+            raise TorchcapsError(
+                "impl='triton': the kernels normalize over types; compete='places' and 'released' "
+                "do not."
+            )
+        return "reference" if impl == "auto" else impl
+    return impl
 
 
 def uniform_assignments(votes: Tensor) -> Tensor:

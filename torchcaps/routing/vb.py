@@ -18,26 +18,29 @@ types of one position, in both implementations.
 Differs from the authors' code: no BatchNorm (without gain or bias) on poses and activation logits;
 the first r is 1/(J n) for a child of n windows, so that it sums to one, instead of 1/J in every
 window; a log-sum-exp instead of a sum of exponentials floored at 1e-8. m_0 = 0, psi_0 = 1,
-kappa_0 = 1 and nu_0 = D + 1 are the authors' defaults. Reference only, no kernel.
+kappa_0 = 1 and nu_0 = D + 1 are the authors' defaults. The kernel sums votes and their squares
+about the previous m_j, from which mean_j and scatter_j follow.
 """
 
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from torchcaps.errors import TorchcapsError
 from torchcaps.routing.competition import (
+    EPS,
     Compete,
     Competition,
     PlaceCompetition,
     assign,
     find_competition,
     first_assignments,
+    impl_for,
     moments,
 )
 from torchcaps.routing.dynamic import check_iterations
-from torchcaps.routing.step import MEMORY_BUDGET, Impl, by_rows, use_kernel
+from torchcaps.routing.step import MEMORY_BUDGET, FusedStep, Impl, by_rows, use_kernel
 from torchcaps.routing.window import Window, form_votes
 
 
@@ -83,29 +86,50 @@ def _iterate(
 ) -> tuple[Tensor, Tensor, Tensor]:
     dtype = votes.dtype
     votes = votes if dtype == torch.float64 else votes.float()
-    dim = votes.shape[-1]
-    nu0 = dim + 1.0
-    r = first_assignments(votes, competition)
-    mean = psi = nu = kappa = log_pi = log_det = votes  # set by the first pass
-    halves = torch.arange(dim, device=votes.device, dtype=votes.dtype) / 2
+    r, posterior = first_assignments(votes, competition), None
     for t in range(num_iters):
-        if t > 0:
-            distances = (nu[..., None] * psi)[:, None] * (votes - mean[:, None]).square()
-            logits = log_pi + 0.5 * log_det - 0.5 * dim / kappa
-            r = assign(logits[:, None] - 0.5 * distances.sum(-1), competition)
         mass, average, scatter = moments(votes, r, activations)
-        alpha, kappa, nu = alpha0 + mass, kappa0 + mass, nu0 + mass
-        mean = average * (mass / kappa)[..., None]
-        psi = 1 / (1 + scatter + (kappa0 * mass / kappa)[..., None] * average.square())
-        log_pi = torch.digamma(alpha) - torch.digamma(alpha.sum(-1, keepdim=True))
-        log_det = (
-            torch.digamma(nu[..., None] / 2 - halves).sum(-1)
-            + dim * math.log(2)
-            + psi.log().sum(-1)
-        )
-    entropy = 0.5 * dim * math.log(2 * math.pi * math.e) - 0.5 * log_det
-    active = torch.sigmoid(beta_a - (beta_u + log_pi.exp() * entropy))
-    return mean.to(dtype), active.to(dtype), r
+        posterior = _posterior(mass, average, scatter, alpha0, kappa0)
+        if t < num_iters - 1:
+            distances = posterior.precision[:, None] * (votes - posterior.mean[:, None]).square()
+            r = assign(posterior.bias[:, None] - distances.sum(-1), competition)
+    assert posterior is not None
+    return posterior.mean.to(dtype), posterior.activate(beta_u, beta_a).to(dtype), r
+
+
+class _Posterior(NamedTuple):
+    """What the next scores and the outputs need of each parent."""
+
+    mean: Tensor
+    """[B,J,E]"""
+    precision: Tensor
+    """Factor of the squared distances in the logits. [B,J,E]"""
+    bias: Tensor
+    """The rest of the logits. [B,J]"""
+    log_pi: Tensor
+    log_det: Tensor
+
+    def activate(self, beta_u: Tensor, beta_a: Tensor) -> Tensor:
+        dim = self.mean.shape[-1]
+        entropy = 0.5 * dim * math.log(2 * math.pi * math.e) - 0.5 * self.log_det
+        return torch.sigmoid(beta_a - (beta_u + self.log_pi.exp() * entropy))
+
+
+def _posterior(
+    mass: Tensor, average: Tensor, scatter: Tensor, alpha0: float, kappa0: float
+) -> _Posterior:
+    """Posterior of each parent. mass [...,J], average and scatter of its votes [...,J,E]"""
+    dim = average.shape[-1]
+    alpha, kappa, nu = alpha0 + mass, kappa0 + mass, dim + 1.0 + mass
+    mean = average * (mass / kappa)[..., None]
+    psi = 1 / (1 + scatter + (kappa0 * mass / kappa)[..., None] * average.square())
+    log_pi = torch.digamma(alpha) - torch.digamma(alpha.sum(-1, keepdim=True))
+    halves = torch.arange(dim, device=mass.device, dtype=mass.dtype) / 2
+    log_det = (
+        torch.digamma(nu[..., None] / 2 - halves).sum(-1) + dim * math.log(2) + psi.log().sum(-1)
+    )
+    bias = log_pi + 0.5 * log_det - 0.5 * dim / kappa
+    return _Posterior(mean, 0.5 * nu[..., None] * psi, bias, log_pi, log_det)
 
 
 def vb_routing(
@@ -122,26 +146,51 @@ def vb_routing(
     impl: Impl = "auto",
     budget: int = MEMORY_BUDGET,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Variational Bayes routing; shapes as in `em_routing`.
+    """Variational Bayes routing by the fastest implementation; shapes and `compete` as in
+    `em_routing`.
 
     >>> poses, weight = torch.rand(2, 6, 4), torch.rand(6, 3, 4, 5)
     >>> active, cost = torch.rand(2, 6), torch.zeros(3)
     >>> vb_routing(poses, active, weight, cost, cost)[1].shape
     torch.Size([2, 3])
     """
-    if impl == "triton":
-        raise TorchcapsError("impl='triton': variational Bayes routing has a reference only.")
-    use_kernel(  # for its checks
-        "reference" if impl == "auto" else impl, poses, weight, window, activations
-    )
+    check_iterations(num_iters)
     competition = find_competition(compete, poses, window)
+    if not use_kernel(impl_for(competition, impl), poses, weight, window, activations):
 
-    def route(poses: Tensor, weight: Tensor, activations: Tensor, _) -> tuple[Tensor, ...]:
-        return vb_routing_reference(
-            poses, activations, weight, beta_u, beta_a, num_iters, competition=competition
+        def route(poses: Tensor, weight: Tensor, activations: Tensor, _) -> tuple[Tensor, ...]:
+            return vb_routing_reference(
+                poses, activations, weight, beta_u, beta_a, num_iters, competition=competition
+            )
+
+        return by_rows(
+            route, poses, weight, window, budget, activations=activations, coupling=coupling,
+            group=1 if competition is None else competition.windows,
+        )  # fmt: skip
+
+    step = first = FusedStep(poses, weight, activations, window)
+    across = isinstance(competition, Competition)
+    if across:  # a child of n windows starts as n children with a share of 1/n
+        shared = activations.float() / competition.seen.clamp_min(1)[..., None]
+        first = FusedStep(poses, weight, shared, window)
+    mass, summed, *_ = first.sums("uniform")
+    mean = summed / (mass[..., None] + EPS)
+    precision, bias = torch.zeros_like(mean), torch.zeros_like(mass)
+    shares = posterior = None
+    for t in range(num_iters):
+        last = coupling and t == num_iters - 1
+        current, over_windows = (first, False) if t == 0 else (step, across)
+        mass, off, square, shares = current.sums(
+            "gauss", mean, precision, bias, coupling=last, across=over_windows
         )
-
-    return by_rows(
-        route, poses, weight, window, budget, activations=activations, coupling=coupling,
-        group=1 if competition is None else competition.windows,
-    )  # fmt: skip
+        mass_e = mass[..., None]
+        average = (off + mass_e * mean) / (mass_e + EPS)
+        delta = average - mean  # sum R (v - average)^2 from the sums about the mean
+        scatter = (square - 2 * delta * off + mass_e * delta.square()).clamp_min(0)
+        posterior = _posterior(mass, average, scatter, 1.0, 1.0)
+        mean, precision, bias = posterior[:3]
+    if across and shares is not None and num_iters == 1:
+        shares = shares * competition.initial(shares.dtype).view(*shares.shape[1:4], 1)
+    assert posterior is not None
+    active = posterior.activate(beta_u, beta_a)
+    return mean.to(step.dtype), active.to(step.dtype), shares
