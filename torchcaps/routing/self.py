@@ -9,6 +9,8 @@ No iteration: every child computes its coupling alone. The window is local (k x 
 decoder). Differs from the paper: no.
 """
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -18,6 +20,8 @@ from torchcaps.routing.step import MEMORY_BUDGET, FusedStep, Impl, by_rows, use_
 from torchcaps.routing.window import Window, form_votes
 
 EPS = 1e-8
+MOST_PARENTS = 256
+"""Most types of parents for the kernels of `routes`, which hold a child's couplings to all."""
 BLOCKS = 1 << 20
 """Largest block matrix of routing weights, in entries, that `route_logits` forms."""
 
@@ -68,48 +72,35 @@ def route_logits(poses: Tensor, routes: Tensor) -> Tensor:
 
 
 def _by_shares(
-    poses: Tensor, activations: Tensor, weight: Tensor, route_weight: Tensor, route_bias: Tensor
+    step: FusedStep, route_weight: Tensor, route_bias: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Self-routing for poses that are children of one row only: stores couplings, not votes.
 
-    Couplings are smaller than votes by a factor E, and with them the kernels need neither softmax
-    nor atomics. Their layout groups the children by routes: [R,I/N,J,N].
+    -> sums of shares [B,J] or [B,H,W,J] and of votes [...,J,E], coupling [...,I,J]. Couplings are
+    smaller than votes by a factor E, and with them the kernels need neither softmax nor atomics.
+    Their layout groups the children by routes: [R,I/N,J,N].
     """
-    device, dtype, out = poses.device.type, poses.dtype, poses.dtype
-    if torch.is_autocast_enabled(device):
-        dtype, out = torch.get_autocast_dtype(device), torch.float32
-    poses, weight = poses.to(dtype), weight.to(dtype)
-    logits = route_logits(poses, route_weight.to(dtype))  # [R,I/N,J,N]
+    assert step.activations is not None
+    poses, active = step.poses.flatten(0, 2), step.activations.float().flatten(0, 2)
+    logits = route_logits(poses, route_weight.to(poses.dtype))  # [R,I/N,J,N]
     coupling = (logits.float() + route_bias.float().mT).softmax(2)
-    assigned = coupling * activations.float().unflatten(1, (-1, 1, len(route_bias)))
-    mass = assigned.sum((1, 3))
-    summed = torch.ops.torchcaps.combine(assigned.to(dtype).contiguous(), poses, weight)
-    # each child's shares sum to one, so the parents' masses sum to the children's activations
-    active = mass / (mass.sum(-1, keepdim=True) + EPS)
-    return (summed / (mass[..., None] + EPS)).to(out), active.to(out), coupling
+    assigned = coupling * active.unflatten(1, (-1, 1, len(route_bias)))
+    summed = torch.ops.torchcaps.combine(assigned.to(poses.dtype).contiguous(), poses, step.shared)
+    grid = step.grid[:1] if step.dense else step.grid
+    found = assigned.sum((1, 3)), summed, coupling.mT.flatten(1, 2)
+    return tuple(t.unflatten(0, grid) for t in found)  # pyright: ignore
 
 
 def _over_windows(
-    poses: Tensor,
-    activations: Tensor,
-    weight: Tensor,
-    route_weight: Tensor,
-    route_bias: Tensor,
-    window: Window,
-    coupling: bool,
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Self-routing of vector poses over windows: stores couplings, not votes."""
-    step = FusedStep(poses, weight, activations, window)
+    step: FusedStep, route_weight: Tensor, route_bias: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The same for windows, whose coupling has no gradients."""
     mass, summed, shares = torch.ops.torchcaps.self_route(
-        step.poses, step.activations, step.weight, route_weight, route_bias, step.window
+        step.poses, step.activations, step.shared, route_weight, route_bias, step.window
     )
-    # each child's shares sum to one, so the parents' masses sum to the children's activations
-    active = mass / (mass.sum(-1, keepdim=True) + EPS)
-    parents = summed / (mass[..., None] + EPS)
-    if not coupling:
-        return parents.to(step.dtype), active.to(step.dtype), None
-    shares = shares[..., : active[..., 0].numel()].permute(2, 1, 0).unflatten(0, step.grid)
-    return parents.to(step.dtype), active.to(step.dtype), shares.float().detach()
+    rows = math.prod(step.grid)  # stored shares have more
+    coupling = shares[..., :rows].permute(2, 1, 0).unflatten(0, step.grid)
+    return mass, summed, coupling.float().detach()
 
 
 def self_routing(
@@ -128,8 +119,8 @@ def self_routing(
 
     With a window: poses [B,H,W,I,D], activations [B,H,W,I], weights for K*K*I children
     -> [B,H',W',J,E], [B,H',W',J], [B,H',W',K*K*I,J]. There are as many route weights as
-    transforms, shared in the same way. With overlapping windows, with matrix poses, and if the
-    couplings exceed the budget, the kernels do not store them, and the coupling has no gradients.
+    transforms, shared in the same way. With windows, with matrix poses, and if the couplings exceed
+    the budget, the coupling that the kernels return has no gradients.
 
     >>> poses, weight = torch.rand(2, 6, 4), torch.rand(6, 3, 4, 5)
     >>> active, routes, bias = torch.rand(2, 6), torch.rand(6, 4, 3), torch.zeros(6, 3)
@@ -159,22 +150,21 @@ def self_routing(
         return by_rows(
             route, poses, weight, window, budget, activations=activations, coupling=coupling
         )
-    one_row = window is None or (window.kernel == window.stride == 1 and not window.padding)
-    coupling_bytes = 4 * activations.numel() * weight.shape[1]
-    is_vector = poses.shape[-1] == weight.shape[2]
-    if window is not None and not one_row and is_vector:
-        return _over_windows(poses, activations, weight, route_weight, route_bias, window, coupling)
-    if one_row and is_vector and coupling_bytes <= min(budget, 1 << 32):
-        grid = poses.shape[:-2]
-        rows = (poses.flatten(0, -3), activations.flatten(0, -2))
-        parents, active, shares = _by_shares(*rows, weight, route_weight, route_bias)
-        parents, active = parents.unflatten(0, grid), active.unflatten(0, grid)
-        return parents, active, shares.mT.flatten(1, 2).unflatten(0, grid) if coupling else None
     step = FusedStep(poses, weight, activations, window)
-    mass, summed, _, shares = step.sums(
-        "linear", route_weight=route_weight, route_bias=route_bias, coupling=coupling
-    )
+    routes = route_weight, route_bias
+    one_row = window is None or (window.kernel == window.stride == 1 and not window.padding)
+    is_vector = poses.shape[-1] == weight.shape[2]
+    # over windows, children have gradients of their poses in each
+    width = out_caps if one_row else max(out_caps, poses.shape[-1])
+    entries = math.prod(step.grid) * step.children * width
+    fits = 4 * entries <= min(budget, 1 << 32) and (one_row or out_caps <= MOST_PARENTS)
+    if is_vector and fits:
+        mass, summed, shares = (_by_shares if one_row else _over_windows)(step, *routes)
+    else:
+        mass, summed, _, shares = step.sums(
+            "linear", route_weight=route_weight, route_bias=route_bias, coupling=coupling
+        )
     # each child's shares sum to one, so the parents' masses sum to the children's activations
     active = mass / (mass.sum(-1, keepdim=True) + EPS)
     parents = summed / (mass[..., None] + EPS)
-    return parents.to(step.dtype), active.to(step.dtype), shares
+    return parents.to(step.dtype), active.to(step.dtype), shares if coupling else None
