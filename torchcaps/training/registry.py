@@ -17,7 +17,7 @@ from torchcaps.training.recipe import Recipe, differences, essence
 from torchcaps.training.run import Run
 from torchcaps.training.tasks import task_class
 
-PAPERS = ("generative", "inverted", "mcae", "robustness", "sparse")
+PAPERS = ("generative", "inverted", "mcae", "robustness", "sparse", "viewpoints")
 _HOMES = {"demo": "torchcaps.training.demo", "zoo": "torchcaps.training.bundled"}
 _HOMES |= {paper: f"torchcaps.papers.{paper}" for paper in PAPERS}
 """The first part of a recipe's name: the module that registers such recipes when it is imported."""
