@@ -17,7 +17,7 @@ from torchcaps.models import Output
 
 MODELS = ["capsnet", "convnet-cr", "convnet-avg", "em-capsnet", "inverted-simple", "mcae",
           "mcae-pretrain", "sr-capsnet", "view-capsnet", "sparse", "autoencoder",
-          "generative", "vae"]  # fmt: skip
+          "generative", "vae", "capsule-head", "vote-head"]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +55,8 @@ def test_plots_of_each_family(few):
     assert applies["generative"] == {"reconstructions", *made_of_parts, *ranked}
     assert applies["vae"] == drawn
     assert applies["convnet-avg"] == classes
+    assert applies["vote-head"] == {*classes, "votes"}
+    assert applies["capsule-head"] == {*classes, *ranked, "votes"}
     with pytest.raises(TorchcapsError, match="Did you mean 'where'"):
         get_plot("wher")
 

@@ -152,10 +152,22 @@ def test_maps_stand_in_for_images_and_positions_vote(tiny, head):
     with torch.no_grad():
         maps = model.forward_features(images)
         assert torch.equal(model.encode(model.pooled(maps)).logits, model.encode(images).logits)
-    votes = model.position_votes(images, torch.tensor([0, 3]))
-    assert votes.shape == (2, 3, 3)
-    if head == "vote-head":
-        assert torch.allclose(votes.mean((1, 2)).log(), model.encode(images).logits[[0, 1], [0, 3]])
+    votes = model.position_votes(images, torch.tensor([[0, 3], [1, 3]]))
+    assert votes.shape == (2, 2, 3, 3)
+    assert torch.allclose(votes[:, 1], model.position_votes(images, torch.full((2, 1), 3))[:, 0])
+    output = model.encode(images)
+    if head == "vote-head":  # the mean vote is the probability
+        assert torch.allclose(votes[:, 1].mean((1, 2)).log(), output.logits[:, 3])
+
+
+def test_votes_of_uniform_capsules_sum_up_to_the_pose(tiny):
+    """Without a squash, the coupled votes along a pose sum up to its length."""
+    torch.manual_seed(0)
+    model = _head("uniform", num_classes=4, image_size=64).eval()
+    images = torch.rand(2, 3, 64, 64)
+    votes = model.position_votes(images, torch.arange(4).expand(2, -1)).sum((2, 3))
+    lengths = model.encode(images).capsules.norm(dim=-1)
+    assert torch.allclose(votes.square() / (1 + votes.square()), lengths, atol=1e-5)
 
 
 def test_a_frozen_backbone_learns_nothing():

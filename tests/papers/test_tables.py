@@ -3,6 +3,7 @@ import re
 from dataclasses import replace
 
 import pytest
+from torch import nn
 
 from tests.data import files
 from tests.models.test_registry import needs_timm
@@ -10,6 +11,8 @@ from torchcaps.cli import main
 from torchcaps.errors import TorchcapsWarning
 from torchcaps.metrics.base import read_metric
 from torchcaps.metrics.probes import logistic
+from torchcaps.models.photos import features
+from torchcaps.models.photos.backbone import BACKBONES, Source
 from torchcaps.papers.records import append_record
 from torchcaps.papers.tables import cells, get_table, list_tables
 from torchcaps.training.loop import start
@@ -212,6 +215,8 @@ SMALL = {
     "inverted": {"channels": 4, "num_types": 2, "pose_dim": 4},
     "cnn": {"channels": 4, "hidden": 8},
     "sr-capsnet": {"num_types": 2, "pose_dim": 4, "channels": 4},
+    "capsule-head": {"backbone": "tiny", "weights": "none", "num_types": 2},
+    "plain-head": {"backbone": "tiny", "weights": "none", "hidden": 8},
     "mcae": {"width": 8, "depth": 1, "num_types": 4, "pose_dim": 4, "decoder_pose_dim": 4},
     "sparse": {"channels": 4, "num_types": 2, "hidden": (8,)},
     "autoencoder": {"channels": 4, "units": 6, "hidden": (8,)},
@@ -244,6 +249,8 @@ def on_digits(name: str) -> str:
     name = re.sub(r":?(fashion-)?mnist$|:mnist.*$", ":digits", name).strip(":")
     if name.startswith(("cifar", "smallnorb", "image")):
         return "translated:digits,size=32"
+    if name.startswith("fruits-views"):
+        return "digits"
     if "multimnist" in name or "affnist" in name:
         return re.sub(r",copies=[\d]+", "", name) + ",copies=2"
     return name
@@ -262,6 +269,10 @@ def one_per_table() -> list[object]:
 @pytest.mark.parametrize("name", one_per_table())
 def test_every_recipe_runs(name, tmp_path, few_digits, tried, monkeypatch):
     """A few steps on a few digits, with everything but the size as the recipe says."""
+    monkeypatch.setitem(
+        BACKBONES, "tiny", Source(lambda: nn.Conv2d(3, 6, 8, 8), 6, (0.5,) * 3, (0.5,) * 3)
+    )
+    monkeypatch.setattr(features, "cache_folder", lambda: tmp_path / "features")
     monkeypatch.setattr(logistic, "PENALTIES", (1e-2,))  # tests/probes chooses between several
     recipe = get_recipe(name)
     family, batch_size = recipe.model.family, 40

@@ -18,6 +18,7 @@ from torchcaps.models import Model, Output
 from torchcaps.models.generative.figures import by_template, colored
 from torchcaps.models.generative.inference import refine
 from torchcaps.models.mcae.patches import from_patches, to_patches
+from torchcaps.models.photos import PhotoModel
 from torchcaps.models.predict import class_probabilities
 from torchcaps.models.tracing import twin
 from torchcaps.routing.window import Window, unfold
@@ -100,9 +101,14 @@ class Where(Question):
     def lacks(self, model: Model) -> str:
         if "logits" not in model.provides:
             return "It has no classes"
+        if isinstance(model, PhotoModel):
+            return ""
         return why_no_map(model, torch.rand(model.config.image_shape)).rstrip(".")
 
     def answer(self, model: Model, inputs: Tensors) -> Tensors:
+        if isinstance(model, PhotoModel):  # what a position says, not what a class receives alone
+            labels = torch.arange(model.config.num_classes)[None]
+            return {"received": model.position_votes(inputs["image"][None], labels)[0].clamp(min=0)}
         return {"received": received_by(model.encode(inputs["image"][None], coupling=True))[1]}
 
 

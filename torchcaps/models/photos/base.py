@@ -108,7 +108,10 @@ class PhotoModel(Model):
 
     @torch.no_grad()
     def position_votes(self, images: Tensor, labels: Tensor) -> Tensor:
-        """How much each position speaks for a class: images [B,C,H,W], labels [B] -> [B,H',W']"""
+        """How much each position speaks for classes: images [B,C,H,W], labels [B,K] -> [B,K,H,W]
+
+        images may be feature maps, as in `encode`; the result has the size of the head's grid
+        """
         raise NotImplementedError
 
 

@@ -156,15 +156,13 @@ class CapsuleHead(PhotoModel):
         """Coupling to the class capsule times the vote's length along it, summed over types."""
         output = self.encode(images, coupling=True)
         children, classes = output.layers[0].poses, output.layers[1]
-        rows = torch.arange(len(labels), device=labels.device)
+        rows = torch.arange(len(labels), device=labels.device)[:, None]
         assert classes.coupling is not None
-        shares = classes.coupling.expand(len(labels), -1, -1)[rows, :, labels]
-        weight = self.classes.weight[:, labels]  # [T,B,D,E]
-        votes = torch.einsum("bhwtd,tbde->bhwte", children, weight)
-        along = torch.einsum(
-            "bhwte,be->bhwt", votes, F.normalize(classes.poses[rows, labels], dim=-1)
-        )
-        return (along * shares.unflatten(1, children.shape[1:4])).sum(3)
+        shares = classes.coupling.expand(len(labels), -1, -1).mT[rows, labels]  # [B,K,I]
+        weight = self.classes.weight.transpose(0, 1)[labels]  # [B,K,T,D,E]
+        along = F.normalize(classes.poses[rows, labels], dim=-1)
+        votes = torch.einsum("bhwtd,bktde,bke->bkhwt", children, weight, along)
+        return (votes * shares.unflatten(2, children.shape[1:4])).sum(4)
 
 
 for routing, summary in (

@@ -45,7 +45,8 @@ class PlainHead(PhotoModel):
         maps = self.pooled(self.forward_features(images)).permute(0, 2, 3, 1)
         scores = self.head(maps)
         scores = scores.softmax(-1) if self.config.kind == "vote" else scores
-        return scores[torch.arange(len(labels), device=labels.device), :, :, labels]
+        rows = torch.arange(len(labels), device=labels.device)[:, None]
+        return scores.permute(0, 3, 1, 2)[rows, labels]
 
 
 for config, summary in (

@@ -1,3 +1,3 @@
-"""Novel viewpoints of photographed objects: capsule heads and the same features without capsules."""
+"""Novel viewpoints of photographed objects: capsule heads beside heads without capsules."""
 
 from torchcaps.papers.viewpoints import fruits
