@@ -130,3 +130,8 @@ def test_gradients_of_images_turn_with_them():
     turned, lengths, _ = layer(images.rot90(1, (2, 3)))  # against the clock, as rows go down
     close(lengths, length.rot90(1, (1, 2)))
     close(turned, rotated(z.rot90(1, (1, 2)), turn(-math.pi / 2)))
+
+
+def test_a_group_convolution_has_one_output_for_each_pose():
+    layer = GroupConv(in_channels=3, num_types=2)
+    assert layer.weight.shape == (2 * 5**2, 3) and "3 -> 2 poses x 1, 5^2" in repr(layer)

@@ -4,7 +4,7 @@ import torch
 from torchcaps.data import Split
 from torchcaps.functional import affine_matrix, warp
 from torchcaps.metrics.accuracy import accuracy
-from torchcaps.metrics.angles import Angles, Predictions, class_and_odds, predict_rotated
+from torchcaps.metrics.angles import WEIGHTS, Angles, Predictions, class_and_odds, predict_rotated
 from torchcaps.metrics.base import prepare
 from torchcaps.models import Output, create_model
 
@@ -91,3 +91,7 @@ def test_the_weight_of_reconstructions_is_chosen_on_validation_images(digits, mo
     assert metric.score(model, digits, digits.test) == {
         "angles_confidence": 1.0, "angles_logit": 0.0, "angles_drawing": 0.0
     }  # fmt: skip
+
+
+def test_candidate_weights_rise_from_none():
+    assert WEIGHTS[0] == 0 and all(a < b for a, b in zip(WEIGHTS, WEIGHTS[1:], strict=False))

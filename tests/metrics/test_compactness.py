@@ -5,7 +5,7 @@ import torch
 import torchcaps
 from torchcaps.errors import TorchcapsError
 from torchcaps.layers import Capsules
-from torchcaps.metrics.compactness import compactness, kl_from_uniform, units
+from torchcaps.metrics.compactness import AMOUNTS, compactness, kl_from_uniform, units
 from torchcaps.metrics.robustness import transformed
 from torchcaps.models import Output
 
@@ -74,3 +74,11 @@ def test_units_without_groups_are_all_scored():
     assert torch.equal(units(plain, images, labels), plain.encode(images).capsules.flatten(1))
     grouped = torchcaps.create_model("convnet-cr", channels=8, hidden=(8,))
     assert torch.equal(units(grouped, images, labels)[1], grouped.encode(images).capsules[1, 7])
+
+
+@pytest.mark.parametrize("factor", AMOUNTS)
+def test_amounts_rise_and_lie_evenly_about_no_change(factor):
+    amounts, middle = np.array(AMOUNTS[factor]), 1.0 if factor == "scale" else 0.0
+    steps = np.diff(amounts)
+    assert amounts[4] == middle and (steps > 0).all()
+    assert steps == pytest.approx(np.full(8, steps[0]))

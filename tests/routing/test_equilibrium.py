@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from torchcaps.routing.equilibrium import Solver, _mix, _solve, anderson, fixed_point
+from torchcaps.routing.equilibrium import STANDARD, Solver, _mix, _solve, anderson, fixed_point
 
 EXACT = Solver(max_iters=100, tolerance=1e-12, damping=1e-10)
 
@@ -24,6 +24,11 @@ def test_it_solves_an_affine_map_faster_than_plain_iteration():
     for _ in range(steps):
         plain = plain @ a.T + b
     assert (plain - expected).norm() > 1e-3
+
+
+def test_it_stops_at_the_standard_tolerance():
+    _, steps, change = anderson(lambda z: 0.1 * z + 1, torch.zeros(3, 4))
+    assert steps < 10 and change.max() < STANDARD.tolerance == 1e-3
 
 
 def test_gradients_are_those_of_the_solution():
