@@ -3,7 +3,7 @@ import pytest
 from matplotlib import rc_context
 
 from torchcaps.analysis.charts import Bars, Grid, Line, Lines, Maps, Matrix, Shots
-from torchcaps.analysis.matplotlib_figures import line_plot, save_figure, tile
+from torchcaps.analysis.matplotlib_figures import save_figure, styled_plot, tile
 
 
 def test_tile_places_images():
@@ -15,7 +15,7 @@ def test_tile_places_images():
 
 
 def test_a_single_point_has_a_marker():
-    (axes,) = line_plot({"a": ([1], [0.5])}, "x", "y").axes
+    (axes,) = styled_plot({"a": ([1], [0.5], {})}, "x", "y").axes
     assert axes.lines[0].get_marker() == "o" and axes.get_legend() is None
 
 

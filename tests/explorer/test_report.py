@@ -99,7 +99,7 @@ def test_the_report_draws_every_figure_without_console_messages(width, written, 
 
 def test_custom_matplotlib_plots_are_shown(run, tmp_path, monkeypatch):
     from torchcaps.analysis import plots
-    from torchcaps.analysis.matplotlib_figures import line_plot
+    from torchcaps.analysis.matplotlib_figures import styled_plot
 
     class Own(plots.Plot):
         name, title, description, order = "own", "One's own", "A line.", 5
@@ -108,7 +108,8 @@ def test_custom_matplotlib_plots_are_shown(run, tmp_path, monkeypatch):
             return {"y": np.array([1.0, 2.0])}
 
         def figure(self, arrays):
-            return line_plot({"a": ([0, 1], next(iter(arrays.values()))["y"])}, "x", "own label")
+            heights = next(iter(arrays.values()))["y"]
+            return styled_plot({"a": ([0, 1], heights, {})}, "x", "own label")
 
     monkeypatch.setitem(plots.PLOTS, "own", Own())
     text = write_report([run], tmp_path / "x.html").read_text()

@@ -39,14 +39,6 @@ def save_figure(figure: "Figure", to: Path | IO[str], **options: Any) -> None:
         figure.savefig(to, **options)
 
 
-def line_plot(
-    curves: dict[str, tuple[Any, Any]], xlabel: str, ylabel: str, **axis: Any
-) -> "Figure":
-    """Plot lines with points, (x, y) by name; with a legend for more than one."""
-    styled = {name: (x, y, {"marker": "o"}) for name, (x, y) in curves.items()}
-    return styled_plot(styled, xlabel, ylabel, **axis)
-
-
 def styled_plot(
     curves: dict[str, tuple[Any, Any, dict[str, Any]]], xlabel: str, ylabel: str, **axis: Any
 ) -> "Figure":

@@ -15,7 +15,6 @@ from tyro.conf import Positional, arg
 from torchcaps.cli.console import complain
 from torchcaps.errors import UsageError
 
-OneRun = Annotated[Path, Positional, arg(metavar="RUN")]
 Runs = Annotated[tuple[Path, ...], Positional, arg(metavar="RUN", help_behavior_hint="")]
 Folder = Annotated[Path | None, arg(metavar="FOLDER", help_behavior_hint="")]
 File = Annotated[Path, arg(metavar="FILE")]

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from torchcaps.models import Model
 
 Kind = Literal["fgsm", "pgd"]
-EPSILONS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.3)
 STEPS = 40
 """Number of PGD steps from a random start, each of a 30th of epsilon."""
 
@@ -72,22 +70,6 @@ def perturb(
 @torch.no_grad()
 def _correct(model: "Model", images: Tensor, labels: Tensor) -> Tensor:
     return logits_of(model.encode(images)).argmax(-1) == labels
-
-
-def accuracy_under_attack(
-    model: "Model",
-    images: Tensor,
-    labels: Tensor,
-    kind: Kind = "pgd",
-    epsilons: tuple[float, ...] = EPSILONS,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Accuracy under attack at several strengths. -> (epsilons, accuracy at each)"""
-    model.eval()
-    accuracies = []
-    for epsilon in epsilons:
-        perturbed = perturb(model, images, labels, kind, epsilon) if epsilon else images
-        accuracies.append(float(_correct(model, perturbed, labels).float().mean()))
-    return np.asarray(epsilons), np.asarray(accuracies)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -33,7 +33,6 @@ _FILES = ("file", "filename", "file_name", "image", "image_id", "path", "id")
 _LABELS = ("label", "class", "category", "target")
 TRAINING = ("", "train")
 """Splits of files that may be training files: without splits, all."""
-Others = Literal["refuse", "ignore", "classes"]
 
 
 class File(NamedTuple):
