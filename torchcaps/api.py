@@ -1,4 +1,4 @@
-"""What a user calls: one function for every command that works on a model."""
+"""Public functions: one for every command that works on a model."""
 
 from collections.abc import Sequence
 from dataclasses import fields as dataclass_fields

@@ -16,7 +16,7 @@ _UNPRINTABLE = re.compile(
     "\ud800-\udfff]"  # bytes of a file's name that are not UTF-8
 )
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
-"""What a spreadsheet takes for the start of a formula."""
+"""Characters that start a formula in a spreadsheet."""
 
 
 def for_terminal(text: str) -> str:

@@ -16,7 +16,7 @@ from torchcaps.errors import TorchcapsError
 MANIFEST = "unfinished.json"
 """The file that marks the output folder of a command until the command is finished."""
 RUN_FILES = ("start.json", "record.json", "checkpoints", "model")
-"""What a run has beside its recipe.json."""
+"""Files of a run beside its recipe.json."""
 _FORCE = "add --force (in Python: force=True)"
 
 

@@ -43,7 +43,7 @@ Kind = Literal["embed", "predict"]
 
 @dataclass(frozen=True)
 class Plan:
-    """What decides the bytes of the result."""
+    """Everything that determines the bytes of the result."""
 
     kind: Kind
     model: str

@@ -28,7 +28,7 @@ Arrays = dict[str, np.ndarray]
 
 @dataclass
 class Subject:
-    """What a plot shows: a model, its data set, and the metrics of its training, if known."""
+    """Subject of a plot: a model, its data set, and the metrics of its training, if known."""
 
     name: str
     model: Callable[[], Model]
@@ -46,13 +46,13 @@ class Plot:
     name: ClassVar[str] = ""
     title: ClassVar[str] = ""
     description: ClassVar[str] = ""
-    """What the figure shows."""
+    """Description of the figure."""
     order: ClassVar[int] = 99
     """Its place in a report, the lowest first; -1: not in reports."""
     combines: ClassVar[bool] = False
     """Several models go into one figure, instead of one figure each."""
     needs: ClassVar[tuple[str, ...]] = ()
-    """What it needs of a model and its data: names of `metrics.base.NEEDS`, and `labels`."""
+    """Requirements on a model and its data: names of `metrics.base.NEEDS`, and `labels`."""
 
     def lacks(self, model: Model, data: Dataset) -> str:
         """Why this figure of this model cannot be made; empty if it can."""

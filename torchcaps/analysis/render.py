@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def subjects(
     sources: Sequence[Run | str | Path], root: str | Path | None = None
 ) -> list[tuple[str, Subject]]:
-    """What to show: runs by their names, and pretrained models. -> (file stem, subject)"""
+    """Subjects to plot: runs by their names, and pretrained models. -> (file stem, subject)"""
     pretrained, runs = [], []
     for source in sources:
         if isinstance(source, Run) or Path(source).exists():

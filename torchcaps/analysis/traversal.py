@@ -107,7 +107,7 @@ def explained(model: Model, images: Tensor, labels: Tensor | None = None) -> tup
 
 
 def nothing_learned(model: Model, data: Dataset) -> str:
-    """What to show instead of the images of a decoder that learned nothing; else empty."""
+    """Text in place of the images of a decoder that learned nothing; else empty."""
     if "reconstruct" not in model.provides or len(data.test) < FEWEST:
         return ""
     batch = few(data, DECODED)

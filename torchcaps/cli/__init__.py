@@ -9,7 +9,7 @@ from typing import Any
 from torchcaps.errors import Interrupted, TorchcapsError, TorchcapsWarning, UsageError
 
 NO_MEMORY = ("can't allocate memory", "failed to map segment", "CUDA out of memory")
-"""What torch and the loader of libraries say without raising a MemoryError."""
+"""Messages of torch and the loader of libraries that come without a MemoryError."""
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -1,4 +1,4 @@
-"""What can be listed and completed, kept in a file so that a list need not import torch.
+"""Names to list and complete, kept in a file so that a list need not import torch.
 
 python -m torchcaps.cli.catalog      writes it anew; `make docs` does, and a test compares
 """

@@ -1,4 +1,4 @@
-"""Where every command prints."""
+"""The console of every command."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""How a table's cells are laid out: as Markdown, or in a terminal, in pieces that fit its width."""
+"""Layout of a table's cells: as Markdown, or in a terminal, in pieces that fit its width."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any

@@ -191,7 +191,7 @@ def _field_help(kind: type, name: str) -> str:
 
 
 def _restarted(out: Path, recipe: Any) -> bool:
-    """Whether torchrun starts this again because a process of it died: then its run continues."""
+    """True if torchrun starts this again because a process of it died: then its run continues."""
     from torchcaps.training.recipe import differences
     from torchcaps.training.run import Run
 

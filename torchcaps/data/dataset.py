@@ -135,7 +135,7 @@ class Dataset:
     """The sha256 of the names, classes and splits of a folder's images, which determine the splits,
     or of images and labels in memory; empty for other data sets."""
     storage: str = ""
-    """Where the images are, if their size decided that: in memory or on disk."""
+    """Place of the images, if their size decided it: in memory or on disk."""
     value_range: Range | None = None
     """Values of images with more than 8 bits that became 0 and 255; None without such images."""
     unsplit: bool = False

@@ -209,7 +209,7 @@ def values_of(paths: Sequence[Path]) -> list[Values]:
 
 
 def is_deep(image) -> bool:
-    """Whether a Pillow image has more than 8 bits. (Pillow reads colors of 16 bits as 8 bits.)"""
+    """True if a Pillow image has more than 8 bits. (Pillow reads colors of 16 bits as 8 bits.)"""
     return image.mode.startswith("I") or image.mode == "F"
 
 

@@ -21,7 +21,7 @@ SPLITS = {"train": "train", "training": "train", "test": "test", "testing": "tes
 """Names of splits elsewhere, and what they are here."""
 Bytes = bytes | memoryview
 UNREADABLE = (ValueError, LookupError, TypeError, ArithmeticError, NotImplementedError, OSError)
-"""What pyarrow and numpy raise for damaged files."""
+"""Errors of pyarrow and numpy for damaged files."""
 
 
 class Records:

@@ -27,7 +27,7 @@ class Entry:
 
     @property
     def base(self) -> bool:
-        """Whether its argument is another data set, which it draws its images from."""
+        """True if its argument is another data set, which it draws its images from."""
         return "base" in inspect.signature(self.load).parameters
 
 

@@ -33,7 +33,7 @@ Coding = Literal["encoded", "jpeg", "raw"]
 
 
 def plain_jpeg(data: Bytes) -> bool:
-    """Whether data is a JPEG without EXIF, which may hold an orientation."""
+    """True if data is a JPEG without EXIF, which may hold an orientation."""
     if data[:2] != b"\xff\xd8":
         return False
     place = 2
@@ -290,7 +290,7 @@ def memory_bytes() -> int:
 
 
 def must_stay_on_disk(count: int, size: Size, mode: str, in_memory: str = "auto") -> bool:
-    """Whether images are too large for the memory; in_memory: auto, or true or false to decide."""
+    """True if images are too large for the memory; in_memory: auto, or true or false to decide."""
     if in_memory not in ("auto", "true", "false"):
         raise TorchcapsError(f"in_memory={in_memory}: give auto, true or false.")
     needed = count * size[0] * size[1] * (3 if mode == "RGB" else 1)

@@ -80,7 +80,7 @@ def full_range(values: Values, name: str) -> Range:
 
 
 def exceeds(values: Values, value_range: Range) -> bool:
-    """Whether some values are clipped."""
+    """True if some values are clipped."""
     return values.low < value_range[0] or values.high > value_range[1]
 
 

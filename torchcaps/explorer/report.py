@@ -173,7 +173,7 @@ def _as_script(value: Any) -> str:
 
 
 def _scripts(sections: list[Section], shown: list[Shown]) -> str:
-    """What the page draws, and the code that does: the explorer's modules as they are."""
+    """Data and code of the page: the explorer's modules as they are."""
     charts = []
     about = [{"run": one.name, "commit": one.facts["commit"]} for one in shown]
     for section in sections:

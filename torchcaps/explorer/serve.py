@@ -51,7 +51,7 @@ def explore_models(
 
 
 def _readable(folder: Path, console: Console) -> bool:
-    """Whether a run that was not named can be shown; a damaged one is skipped with a message."""
+    """True if a run that was not named can be shown; a damaged one is skipped with a message."""
     try:
         return bool(Run.open(folder).recipe() and Run(folder).record())
     except TorchcapsError as error:

@@ -58,7 +58,7 @@ class Book:
 
     @property
     def provenance(self) -> dict[str, Any]:
-        """Where its numbers come from, and the numbers."""
+        """Source of its numbers, and the numbers."""
         facts = {k: self.record.get(k, "") for k in ("command", "commit", "date", "device")}
         return {**facts, "seed": self.record["recipe"]["seed"], "results": self.record["results"]}
 
@@ -163,7 +163,7 @@ class Shelf:
             return self._data[known]
 
     def about(self, key: str) -> dict[str, Any]:
-        """What a page must know of a model, and of its data, to draw its panels."""
+        """Facts on a model and its data that a page needs to draw its panels."""
         model, data = self.model(key), self.data(key)
         facts = about(model)
         facts["classes"] = facts["classes"] or list(data.classes)

@@ -38,11 +38,11 @@ NEEDS = {
     "sample": "a prior to sample from",
     "segments": "points that belong to objects",
 }
-"""What metrics, plots and tasks may need of a model (`Model.provides`), in words."""
+"""Requirements of metrics, plots and tasks on a model (`Model.provides`), in words."""
 
 
 def missing_need(model: "Model", data: Dataset | None, needs: Iterable[str]) -> str:
-    """What a model or its data lacks of `needs`, in words; empty if nothing.
+    """Missing parts of `needs` in a model or its data, in words; empty if it has all.
 
     needs: names of `NEEDS`, and `labels`: a single label for each image
     """
@@ -57,7 +57,7 @@ def missing_need(model: "Model", data: Dataset | None, needs: Iterable[str]) -> 
 
 @dataclass
 class Context:
-    """Where a metric is computed."""
+    """Circumstances of a metric."""
 
     root: str | Path | None = None
     """The folder of the data sets; None: the platform's cache folder."""
@@ -105,7 +105,7 @@ class Metric:
         raise NotImplementedError
 
     def counted(self, split: Split) -> int:
-        """How many images the numbers are of."""
+        """Number of images that the numbers are of."""
         return len(split)
 
 

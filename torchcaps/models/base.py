@@ -1,4 +1,4 @@
-"""What every model shares: its configuration, its named intermediates, its methods."""
+"""Base of every model: its configuration, its named intermediates, its methods."""
 
 import os
 from collections.abc import Callable
@@ -159,7 +159,7 @@ class Model(nn.Module):
     have no parent, one over all windows that see it, or any if parents of one type do not compete
     with those of another."""
     grouped: bool = True
-    """Whether capsules that are as many as the classes are those of the classes."""
+    """True if capsules that are as many as the classes are those of the classes."""
 
     def __init__(self):
         super().__init__()
@@ -167,7 +167,7 @@ class Model(nn.Module):
 
     @property
     def provides(self) -> frozenset[str]:
-        """What metrics, figures and tasks can use: `logits`, `decode` (from capsules),
+        """Outputs that metrics, figures and tasks can use: `logits`, `decode` (from capsules),
         `reconstruct` (the whole image), `ranks` (of a sparse layer), `inpaint` (masked patches),
         `bound` (of a generative model), `parts` (that templates draw), `sample` (images from
         the prior), `segments` (which points belong together), `passes` (class scores after

@@ -26,7 +26,7 @@ BATCHES = (1, 3, 8)
 
 
 def facts(model: Model) -> dict[str, str]:
-    """What a program must know to use an exported model: classes, input and preprocessing."""
+    """Facts that a program needs to use an exported model: classes, input and preprocessing."""
     channels, height, width = model.config.image_shape
     color = {1: "gray", 3: "RGB"}.get(channels, f"{channels} channels")
     deep: dict[str, str] = {}
@@ -110,7 +110,7 @@ def _leaves(output: object) -> list[Tensor]:
 
 
 def _names(output: object) -> list[str]:
-    """Where each tensor of an output stands: logits, layers.0.poses."""
+    """Name of each tensor of an output: logits, layers.0.poses."""
     pairs, _ = _pytree.tree_flatten_with_path(output)
     names = [_pytree.keystr(path) for path, leaf in pairs if isinstance(leaf, Tensor)]
     return [re.sub(r"\W+", ".", name).strip(".") for name in names]

@@ -21,7 +21,7 @@ CHOSEN = {"val": "validation", "test": "test"}
 
 
 def preprocessing(channels: int, height: int, width: int, value_range: Range | None = None) -> str:
-    """How `predict` makes an image of a picture, in words: the same for every model."""
+    """Preprocessing of `predict` in words: the same for every model."""
     deep = f"; 16-bit and float files: {as_text(value_range)}, clipped" if value_range else ""
     colors = {1: "grey", 3: "RGB"}.get(channels, f"{channels} channels")
     return (
@@ -39,7 +39,7 @@ def write_folder(folder: Path, model: nn.Module, config: dict[str, Any], card: s
 
 
 def is_hub_id(text: str) -> bool:
-    """Whether a text is a valid name/model of the hub."""
+    """True if a text is a valid name/model of the hub."""
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils import validate_repo_id
 

@@ -28,7 +28,7 @@ class Entry:
     config: ModelConfig
     summary: str
     listed: bool
-    """Whether `list_models()` shows it; others are rows of tables."""
+    """True if `list_models()` shows it; others are rows of tables."""
 
 
 MOST_LEFT_OUT = 10**8

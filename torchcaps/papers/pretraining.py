@@ -12,7 +12,7 @@ from torchcaps.training.run import Run, claimed, run_folder
 
 
 def same_run(folder: Path, recipe: Recipe) -> bool:
-    """Whether a folder holds this recipe's run of its seed, on any hardware."""
+    """True if a folder holds this recipe's run of its seed, on any hardware."""
     run = Run.open(folder)
     stored = run.recipe()
     source = str(source_of(recipe)) if recipe.before else ""

@@ -26,7 +26,7 @@ def index_file(path: Path) -> Path:
 
 
 def known_keys(path: Path, wanted: list[Key], read: Reader) -> set[Key]:
-    """Which of the wanted keys the lines of a file have; brings the index up to date."""
+    """Find the wanted keys among the lines of a file; brings the index up to date."""
     if not path.exists():
         index_file(path).unlink(missing_ok=True)
         return set()

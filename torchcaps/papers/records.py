@@ -82,7 +82,7 @@ def _parsed(text: bytes) -> Line | None:
 
 
 def _known(line: Line) -> bool:
-    """Whether a line is a result or an amendment, with all required fields."""
+    """True if a line is a result or an amendment, with all required fields."""
     if "kind" not in line:
         plain = all(isinstance(line.get(name), str | int | float) for name in NEEDED)
         plain = plain and isinstance(line["seed"], int) and not isinstance(line["value"], str)
@@ -203,7 +203,7 @@ def _end_last_line(path: Path) -> None:
 
 
 def _last_line(path: Path) -> tuple[int, bytes]:
-    """Where a last line without newline begins, and the line; reads from the end."""
+    """Start of a last line without newline, and the line; reads from the end."""
     with path.open("rb") as file:
         start, last = file.seek(0, os.SEEK_END), b""
         while start:

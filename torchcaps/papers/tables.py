@@ -36,12 +36,12 @@ class Column:
     lower: bool = False
     """Lower is better."""
     fit: str = ""
-    """What a probe was fitted on, if the same metric and data have several; empty: anything."""
+    """Data that a probe was fitted on, if a metric has several; empty: any."""
 
     features: tuple[str, ...] = ()
-    """What a probe read, if columns differ in that; empty: as the row says."""
+    """Representation that a probe read, if columns differ in it; empty: as the row says."""
     how: str = ""
-    """How latent variables were inferred, if columns differ in that; empty: in any way."""
+    """Inference of latent variables, if columns differ in it; empty: any."""
 
     @property
     def not_run(self) -> bool:

@@ -131,7 +131,7 @@ def _findings(folder: Path, on: str, data_root: str) -> Iterator[Finding]:
 
 
 def judge(facts: list[dict[str, Any]], lines: bytes) -> Iterator[Finding]:
-    """What the two jobs found, as sentences."""
+    """Findings of the two jobs, as sentences."""
     hosts = sorted({fact["host"] for fact in facts})
     yield Finding(f"Two jobs ran on {' and '.join(hosts)}.")
     if len(hosts) == 1:

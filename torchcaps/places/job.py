@@ -24,7 +24,7 @@ class Job:
     arguments: dict[str, Any] = field(default_factory=dict)
     """Keyword arguments, as JSON. No secrets: a place writes them to files."""
     name: str = ""
-    """What messages call it."""
+    """Name in messages."""
     log: str = ""
     """File that its console appends to, relative to the root."""
     nodes: int = 1

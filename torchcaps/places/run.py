@@ -25,7 +25,7 @@ class Ended(NamedTuple):
 
 
 class Place(Protocol):
-    """Where jobs run. `submit` returns at once; `wait` returns what ended."""
+    """A place where jobs run. `submit` returns at once; `wait` returns the jobs that ended."""
 
     at_once: int
     """Number of jobs that are given out at the same time."""

@@ -44,7 +44,7 @@ class Requeued:
             os._exit(EXIT)  # SLURM requeues by itself, or somebody cancelled the job
 
     def checkpoint(self, text: str) -> Any:
-        """What submitit submits again; the state of a run is its folder."""
+        """The job that submitit submits again; the state of a run is its folder."""
         return require("submitit", "slurm").helpers.DelayedSubmission(self, text)
 
 

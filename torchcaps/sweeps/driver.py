@@ -91,7 +91,7 @@ def plan(
     hours: float = 0.0,
     seeds: int = 3,
 ) -> Settings:
-    """What a sweep will do, with everything checked that needs no training."""
+    """Settings of a sweep, with everything checked that needs no training."""
     if trials < 0 or seeds < 0 or hours < 0:
         raise UsageError("trials, seeds and hours are not negative.")
     if search not in ("", "grid", "random", "tpe"):
@@ -198,7 +198,7 @@ class _Driver:
             self.search.tell(trial.number, None if trial.state == "failed" else trial.value)
 
     def _over(self) -> bool:
-        """Whether no further trial starts: the sweep was stopped, or its hours are used up."""
+        """True if no further trial starts: the sweep was stopped, or its hours are used up."""
         spent = sum(trial.seconds for trial in self.known.values()) / 3600
         return self.stopping or 0 < self.settings.hours <= spent
 

@@ -19,7 +19,7 @@ class Halving:
         self.rungs: dict[int, dict[int, float]] = {}
 
     def behind(self, number: int, values: Sequence[float]) -> bool:
-        """Whether a trial with these validation values so far falls behind."""
+        """True if a trial with these validation values so far falls behind."""
         rung, late = 1, False
         while rung <= len(values):
             others = self.rungs.setdefault(rung, {})

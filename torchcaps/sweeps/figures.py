@@ -32,7 +32,7 @@ def charts(sweep: Sweep) -> dict[str, Chart]:
 
 
 def _positions(values: Sequence[Any], axis: tuple[Any, ...] | Range) -> list[float]:
-    """Where values lie on an axis from 0 to 1."""
+    """Positions of values on an axis from 0 to 1."""
     if not isinstance(axis, Range):
         return [axis.index(value) / max(1, len(axis) - 1) for value in values]
     scale = np.log if axis.log else np.asarray

@@ -17,7 +17,7 @@ from torchcaps.typed import read_object
 SWEEPS = Path("runs/sweeps")
 VERSION = 1
 EARLY, ALL = "this trial fell behind\n", "the sweep was stopped\n"
-"""What a `stop` file says: the trial has ended, or the sweep will be resumed."""
+"""Contents of a `stop` file: the trial has ended, or the sweep will be resumed."""
 ENDED = ("finished", "stopped early", "failed")
 
 
@@ -86,7 +86,7 @@ def objective(recipe: Recipe) -> str:
 
 
 def better(recipe: Recipe, new: float, old: float | None) -> bool:
-    """Whether a validation value is better than another."""
+    """True if a validation value is better than another."""
     if recipe.choose == "loss":
         return old is None or new <= old
     return task_class(recipe.task).better(new, old)
@@ -110,7 +110,7 @@ def best_of(recipe: Recipe, lines: Sequence[dict[str, Any]]) -> tuple[float | No
 
 @dataclass(frozen=True)
 class Settings:
-    """What a sweep does, as sweep.json has it."""
+    """Settings of a sweep, as in sweep.json."""
 
     recipe: Recipe
     space: Space
@@ -136,7 +136,7 @@ class Settings:
         return Settings(recipe=recipe, space=space, **values)
 
     def changes(self, other: "Settings") -> list[str]:
-        """What makes this another sweep: all but how long it goes on."""
+        """Settings that identify a sweep: all but its length."""
         names = ("recipe", "space", "search", "stop_early", "seeds")
         own, others = (json.loads(json.dumps(each.to_json())) for each in (self, other))
         return [name for name in names if own[name] != others[name]]

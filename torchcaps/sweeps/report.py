@@ -1,4 +1,4 @@
-"""What a sweep found: a summary as JSON, and one HTML file with tables and figures."""
+"""Report of a sweep: a summary as JSON, and one HTML file with tables and figures."""
 
 import json
 from collections import Counter

@@ -29,7 +29,7 @@ KEEP = 2
 
 @dataclass
 class State:
-    """Where a run stands, beside its tensors."""
+    """Progress of a run, beside its tensors."""
 
     step: int = 0
     best_value: float | None = None
@@ -46,7 +46,7 @@ class State:
 
 
 def write_atomic(path: Path, data: bytes) -> None:
-    """All of it or nothing: the old file stays until the new one is on the disk."""
+    """Replace a file as a whole: the old one stays until the new one is on the disk."""
     temporary = path.with_name(path.name + ".tmp")
     try:
         with temporary.open("wb") as file:
@@ -220,8 +220,8 @@ def load(path: Path) -> tuple[State, dict[str, Tensor], dict[str, Tensor]]:
 
 
 def tidy(folder: Path) -> None:
-    """What a kill left in a folder that no process trains: the old one of a step whose new one was
-    not there yet comes back, all else goes.
+    """Remove the traces of a kill from a folder that no process trains; an old checkpoint whose
+    replacement was not there yet comes back.
     """
     for path in folder.glob("*.old") if folder.is_dir() else ():
         if not (folder / path.stem).exists():
@@ -246,7 +246,7 @@ def drop_training_state(folder: Path) -> None:
 
 
 def training_bytes(folder: Path) -> int:
-    """What `drop_training_state` would free, but for the average of the weights."""
+    """Bytes that `drop_training_state` would free, but for the average of the weights."""
     states = [path / "training.safetensors" for path in numbered(folder)]
     if states:
         with safetensors.safe_open(states[0], "pt") as file:

@@ -29,7 +29,7 @@ MANIFEST = "manifest.json"
 
 
 def machine_key(device: torch.device) -> dict[str, str]:
-    """What artifacts depend on: device, torch and Triton."""
+    """Facts that artifacts depend on: device, torch and Triton."""
     if device.type == "cuda":
         major, minor = torch.cuda.get_device_capability(device)
         name = f"{torch.cuda.get_device_name(device)}, sm_{major}{minor}, CUDA {torch.version.cuda}"

@@ -1,4 +1,4 @@
-"""How each model is usually trained: task, optimizer and precision, taken over by `train MODEL`.
+"""Usual training of each model: task, optimizer and precision, which `train MODEL` takes over.
 
 A model that is not listed is trained as its family is; the families' rows have the family's name.
 """

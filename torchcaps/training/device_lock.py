@@ -62,7 +62,7 @@ class DeviceLock:
             self.ticket = None
 
     def _next(self) -> bool:
-        """Whether nobody waits for longer; tickets of the dead are thrown away."""
+        """True if no process has waited longer; removes tickets of dead processes."""
         assert self.lock is not None and self.ticket is not None
         whole, mine = Path(self.lock.lock_file), Path(self.ticket.lock_file)
         for other in sorted(whole.parent.glob(f"{whole.name}.*")):

@@ -193,7 +193,7 @@ def run_reference(run: Run) -> Reference | None:
 
 
 def _all_new(trained: Trained, data: Dataset, name: str) -> bool:
-    """Whether all images of a data set are test images: they came without splits, and the model did
+    """True if all images of a data set are test images: they came without splits, and the model did
     not learn from them.
     """
     own = trained.recipe.data.name
@@ -204,7 +204,7 @@ def _all_new(trained: Trained, data: Dataset, name: str) -> bool:
 
 
 def _notes(trained: Trained, data: Dataset, name: str, details: dict[str, Any]) -> Iterator[str]:
-    """What to know of the numbers of an evaluation."""
+    """Remarks on the numbers of an evaluation."""
     own = name == trained.recipe.data.name != "memory"
     if trained.run and own and other_files(trained.run.start(), data):
         yield (

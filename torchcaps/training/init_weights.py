@@ -18,12 +18,12 @@ MAX_NAMES = 6
 
 @dataclass
 class InitReport:
-    """What happened to each tensor of a model that starts from another's weights."""
+    """Report on each tensor of a model that starts from another's weights."""
 
     source: str
     loaded: list[str] = field(default_factory=list)
     adapted: dict[str, list[str]] = field(default_factory=dict)
-    """How tensors were adapted, and which."""
+    """Adapted tensors, and the way."""
     new: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:

@@ -52,7 +52,7 @@ def in_range(name: str, value_range: Range | None) -> str:
 
 
 def other_files(start: dict[str, Any], data: Dataset) -> bool:
-    """Whether an image folder has changed since the start of a run."""
+    """True if an image folder has changed since the start of a run."""
     return start.get("files", data.files) != data.files
 
 

@@ -141,7 +141,7 @@ def _fitted(training: Training) -> bool:
 
 
 def _out_of_patience(training: Training, number: int) -> bool:
-    """Whether so many validations came since the best one."""
+    """True if so many validations came since the best one."""
     patience = training.recipe.patience
     return bool(patience) and number - training.state.improved_epoch >= patience
 
@@ -267,7 +267,7 @@ def start(
 
 
 def _remarks(training: Training) -> Iterator[str]:
-    """What the user should know before the first step."""
+    """Remarks before the first step."""
     context, model = training.context, training.context.task.model
     if context.data.storage:
         yield f"{context.data.name}: {context.data.storage}."

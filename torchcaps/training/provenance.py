@@ -1,4 +1,4 @@
-"""Where a number comes from: the command, the commit, the device, the versions."""
+"""Provenance of a number: the command, the commit, the device, the versions."""
 
 import platform
 import shlex
@@ -15,7 +15,7 @@ _PACKAGES = ("torch", "lightning-fabric", "numpy", "safetensors")
 
 
 def commit() -> str:
-    """What the file COMMIT says; else the working tree's, with `-dirty` if that differs.
+    """The commit in the file COMMIT; else the working tree's, with `-dirty` if that differs.
 
     The file is for copies of the tree, whose history may be missing or older than its files.
     """
@@ -71,7 +71,7 @@ def without_places(words: list[str]) -> list[str]:
 
 
 def command_line() -> str:
-    """What a person would type to get this again."""
+    """The command that a person would type to get this again."""
     script, words = Path(sys.argv[0]), without_places(sys.argv[1:])
     if script.name == "torchcaps" or script.parts[-2:] == ("cli", "__main__.py"):
         return shlex.join(["torchcaps", *words])

@@ -206,7 +206,7 @@ def to_dict(recipe: Recipe) -> dict[str, Any]:
 
 
 def essence(recipe: Recipe) -> dict[str, Any]:
-    """What makes a recipe this one: fields that are not at their defaults, but for names, free
+    """Identity of a recipe: fields that are not at their defaults, but for names, free
     fields, the data's folder and the sizes that the data decides.
 
     Digests hash this, so its keys, values and defaults never change: a field that was renamed,
@@ -313,7 +313,7 @@ def with_fields(recipe: Recipe, fields: dict[str, Any], source: str = "") -> Rec
 
 
 def _hint(recipe: Recipe, name: str) -> str:
-    """Where a field of a group belongs, or the nearest name."""
+    """The group that a field belongs to, or the nearest name."""
     for group in ("optimizer", "schedule", "hardware", "model", "task"):
         if name in {f.name for f in dataclasses.fields(getattr(recipe, group))}:
             return f"Did you mean {group}={{{name!r}: …}}?"

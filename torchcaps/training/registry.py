@@ -23,7 +23,7 @@ _HOMES |= {paper: f"torchcaps.papers.{paper}" for paper in PAPERS}
 """The first part of a recipe's name: the module that registers such recipes when it is imported."""
 _RECIPES: dict[str, Callable[[], Recipe]] = {}
 _AS_PRINTED: dict[str, Callable[[Recipe], Recipe]] = {}
-"""How a recipe changes under `--protocol paper`."""
+"""Changes to a recipe under `--protocol paper`."""
 
 
 def recipe(name: str) -> Callable[[Callable[[], Recipe]], Callable[[], Recipe]]:
@@ -65,7 +65,7 @@ def recipes(*groups: str) -> dict[str, Callable[[], Recipe]]:
 
 
 def is_recipe(name: str) -> bool:
-    """Whether a recipe has this name; only the module of its group is imported."""
+    """True if a recipe has this name; only the module of its group is imported."""
     import_recipes(name.partition("/")[0])
     return name in _RECIPES
 
@@ -115,7 +115,7 @@ def revision(recipe: Recipe) -> int:
 
 
 def changes(recipe: Recipe) -> list[str]:
-    """What a run has changed of the recipe whose name it carries, as `field=value`."""
+    """Changes of a run to the recipe whose name it carries, as `field=value`."""
     if not is_recipe(recipe.name):
         return [f"name={recipe.name}"]
     known = has_protocol(recipe.name, recipe.protocol)
@@ -137,7 +137,7 @@ def _is_pretraining(recipe: Recipe) -> bool:
 
 
 def is_run_of(run: Run, recipe: Recipe) -> bool:
-    """Whether a run was begun with this recipe, wherever and with whatever seed."""
+    """True if a run was started from this recipe, in any folder and with any seed."""
     return run.start().get("digest") == digest(recipe)
 
 
@@ -148,7 +148,7 @@ def marked(recipe: Recipe) -> Recipe:
 
 
 def identity(recipe: Recipe) -> dict[str, Any]:
-    """What a run's record says of its recipe, as it was asked for."""
+    """Facts on the recipe for a run's record, as it was asked for."""
     changed = changes(recipe) if recipe.paper else []
     facts = {"digest": digest(recipe), "revision": revision(recipe)}
     return {**facts, **({"modified": changed} if changed else {})}

@@ -307,7 +307,7 @@ def claimed(
 
 
 def first_process() -> bool:
-    """Whether this is the first of processes that train together, as launchers number them."""
+    """True for the first of processes that train together, as launchers number them."""
     for name in ("RANK", "SLURM_PROCID"):
         if name in os.environ:
             return os.environ[name] == "0"
@@ -322,7 +322,7 @@ def _lock(folder: Path) -> "FileLock":
 
 
 def _locked(folder: Path) -> bool:
-    """Whether a process is training a folder now."""
+    """True if a process is training a folder now."""
     lock = _lock(folder)
     try:
         lock.acquire(timeout=0)
@@ -340,11 +340,11 @@ def _write_json(folder: Path, files: dict[str, dict[str, Any]]) -> None:
 
 
 UNFINISHED_FILES = {"start.json", "start.json.tmp", "recipe.json.tmp"}
-"""What a kill leaves of a run before its recipe, which is written last."""
+"""Files that a kill leaves of a run before its recipe, which is written last."""
 
 
 def _empty(folder: Path) -> bool:
-    """Whether a folder has nothing but what a killed start of a run left there."""
+    """True if a folder has no files but those that a killed start of a run left there."""
     if not folder.is_dir() or {path.name for path in folder.iterdir()} - UNFINISHED_FILES:
         return False
     if not (folder / "start.json").exists():

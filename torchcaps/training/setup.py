@@ -1,4 +1,4 @@
-"""What a run works with, built anew from its recipe at every start."""
+"""Objects of a run, built anew from its recipe at every start."""
 
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -40,7 +40,7 @@ class RunContext:
     """Metrics that need labels, where the data has none."""
     loader: Loader
     init_report: str = ""
-    """Which weights were initialized from another run."""
+    """Weights that were initialized from another run."""
 
 
 def build_task(recipe: Recipe) -> Task:

@@ -256,7 +256,7 @@ class Training:
         return problems
 
     def on_any_process(self, here: bool) -> bool:
-        """Whether a flag is set on any process, so that all processes decide alike."""
+        """True if a flag is set on any process, so that all processes decide alike."""
         fabric = self.context.fabric
         if fabric.world_size == 1:
             return here

@@ -1,4 +1,4 @@
-"""What every task shares: a module that owns its model and says what a step minimises."""
+"""Base of every task: a module that owns its model and defines what a step minimizes."""
 
 import sys
 from collections.abc import Callable
@@ -33,14 +33,14 @@ class Task(nn.Module):
     """The validation number that chooses a model."""
     higher_is_better: ClassVar[bool] = False
     needs: ClassVar[tuple[str, ...]] = ()
-    """What it needs of a model: names of `metrics.base.NEEDS`."""
+    """Requirements on a model: names of `metrics.base.NEEDS`."""
     example: ClassVar[str] = ""
     """The name of a model that has what it needs."""
     needs_labels: ClassVar[bool] = False
     needs_start: ClassVar[bool] = False
-    """Whether a run must begin with another's weights."""
+    """True if a run must start from another's weights."""
     mixes_labels: ClassVar[bool] = False
-    """Whether an image may have shares of two labels."""
+    """True if an image may have shares of two labels."""
     revision: ClassVar[int] = 1
     """Raised when a change of the task's code changes what its recipes measure."""
 
@@ -92,7 +92,7 @@ class Task(nn.Module):
 
     @classmethod
     def better(cls, new: float, old: float | None) -> bool:
-        """Whether a number is better; of equals the later one, which has trained longer."""
+        """True if a number is better; of equals the later one, which has trained longer."""
         return old is None or (new >= old if cls.higher_is_better else new <= old)
 
 
@@ -112,7 +112,7 @@ def register_task(name: str, config: type[TaskConfig]) -> Callable[[T], T]:
 
 
 def summaries() -> dict[str, str]:
-    """What each task is, in a line."""
+    """Summary of each task, in a line."""
     modules = {name: sys.modules[kind.__module__] for name, (kind, _) in sorted(TASKS.items())}
     return {name: (module.__doc__ or "").split("\n")[0] for name, module in modules.items()}
 

@@ -250,7 +250,7 @@ def _range_of(folder: Path, files: list[File]) -> Range | None:
 def _about_range(
     given: Range | None, used: Range | None, clipped: int = 0, coarse: int = 0
 ) -> list[str]:
-    """What a user should know of images with more than 8 bits."""
+    """Remarks on images with more than 8 bits."""
     notes = []
     if used:
         change = "" if given else "; range=LO..HI sets another"
