@@ -28,8 +28,10 @@ from torchcaps.kernels.common import (
     children,
     columns,
     left_order,
+    narrower,
     over_poses,
     pow2,
+    shared_memory,
     split,
     stages,
     to_poses,
@@ -482,36 +484,48 @@ def tile(shape: Shape, score: str, kernel: str) -> Tile:
     return Tile(64, 64 if many or score == "uniform" else 32, 4, 3)
 
 
-def options(shape: Shape, t: Tile, score: str, kernel: str, poses: Tensor) -> dict:
+def _sizes(shape: Shape, t: Tile, kernel: str, size: int) -> tuple[int, int, int]:
+    """Children of a block, and bytes of a pipeline stage and of a product, for entries of `size`
+    bytes.
+    """
     wide, out = pow2(shape.in_dim), max(16, pow2(shape.out_dim))
-    rows = pow2(shape.pose_rows)
     limit = shape.transforms if kernel == "to_transforms" else shape.children
     block = max(1, 16 // wide, min(pow2(limit), t.columns // wide))
-    columns, size = block * wide, poses.element_size()
-    transforms, state, poses_bytes = size * columns * out, 4 * t.rows * out, size * t.rows * columns
-    per_child = 4 * t.rows // rows * block
-    stage_bytes = {
+    columns = block * wide
+    transforms, state, poses = size * columns * out, 4 * t.rows * out, size * t.rows * columns
+    shares = 4 * t.rows // pow2(shape.pose_rows) * block
+    stage = {
         "stats": transforms + state,
-        "gather": 2 * t.parents * transforms + poses_bytes + (1 + t.parents) * per_child,
+        "gather": t.parents * (2 * transforms + shares) + poses + shares,
         "to_children": transforms + 2 * state,
-        "to_transforms": 2 * t.parents * (state + per_child) + poses_bytes,
+        "to_transforms": 2 * t.parents * (state + shares) + poses,
     }[kernel]
+    return block, stage, 4 * t.rows * columns
+
+
+def options(shape: Shape, t: Tile, score: str, kernel: str, poses: Tensor) -> dict:
+    size = poses.element_size()
+    tiles = list(narrower(t))
+    t = next(
+        (n for n in tiles if max(_sizes(shape, n, kernel, size)) <= shared_memory()), tiles[-1]
+    )
+    block, stage, product = _sizes(shape, t, kernel, size)
     chosen = {
         **shape.constants(),
         **arithmetic(poses),
         "SCORE": SCORES[score],
-        "RP": rows,
+        "RP": pow2(shape.pose_rows),
         "BM": t.rows,
-        "BD": wide,
+        "BD": pow2(shape.in_dim),
         "BC": block,
-        "BE": out,
+        "BE": max(16, pow2(shape.out_dim)),
         "num_warps": t.warps,
-        "num_stages": stages(t.stages, stage_bytes, 4 * t.rows * columns),
+        "num_stages": stages(t.stages, stage, product),
     }
     if kernel in ("gather", "to_transforms"):
         chosen["JB"] = min(t.parents, pow2(shape.parents))
     if kernel != "to_transforms":
-        chosen |= {"CL": min(4, block), "DL": min(2, wide)}
+        chosen |= {"CL": min(4, block), "DL": min(2, chosen["BD"])}
     return chosen
 
 

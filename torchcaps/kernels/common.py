@@ -1,6 +1,8 @@
 """Sizes of one fused step, tile settings, and helpers that several kernels share."""
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import torch
@@ -145,7 +147,7 @@ def arithmetic(poses: Tensor) -> dict[str, Any]:
         exact = torch.backends.cuda.matmul.fp32_precision == "ieee"
     return {
         "CAST": getattr(tl, str(poses.dtype).removeprefix("torch.")) if half else tl.float32,
-        "P": "tf32x3" if exact or interpreted else "tf32",
+        "P": "ieee" if torch.version.hip else "tf32x3" if exact or interpreted else "tf32",
     }
 
 
@@ -165,11 +167,22 @@ def split(
 
 
 def shared_memory() -> int:
-    """Bytes of shared memory that a program can have; without a GPU those of an H200."""
-    if not torch.cuda.is_available():
-        return 227 * 1024
-    device = torch.cuda.current_device()
-    return torch.cuda.get_device_properties(device).shared_memory_per_block_optin
+    """Bytes of shared memory that a program can have on this GPU; without one those of an H200."""
+    return _shared_memory(torch.cuda.current_device()) if torch.cuda.is_available() else 227 * 1024
+
+
+@cache
+def _shared_memory(device: int) -> int:
+    return triton.runtime.driver.active.utils.get_device_properties(device)["max_shared_mem"]
+
+
+def narrower(t: Tile) -> Iterator[Tile]:
+    """A tile, and smaller ones for GPUs with less shared memory: fewer parents, columns, rows."""
+    yield t
+    for field, least in (("parents", 1), ("columns", 16), ("rows", 16)):
+        while getattr(t, field) > least:
+            t = replace(t, **{field: getattr(t, field) // 2})
+            yield t
 
 
 def stages(preferred: int, stage_bytes: int, fixed_bytes: int = 0) -> int:

@@ -73,6 +73,14 @@ def _sees_votes(shape, score: str) -> bool:
     return score == "gauss" or (score == "dot" and shape.pose_rows > 1)
 
 
+@torch.compiler.assume_constant_result
+def why_not(rows: int, in_dim: int, out_dim: int) -> str:
+    """Reason why a step does not fit on this GPU; empty if it does."""
+    from torchcaps.kernels import votes
+
+    return votes.why_not(rows, in_dim, out_dim)
+
+
 @torch.library.custom_op("torchcaps::step", mutates_args=())
 def step(
     poses: Tensor,

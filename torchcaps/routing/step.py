@@ -32,7 +32,7 @@ FEWEST_POSITIONS = 16
 
 
 def _why_not(poses: Tensor, weight: Tensor, window: Window) -> str:
-    """Reason why the kernels do not support these tensors; empty if they do."""
+    """Reason why the kernels do not support these tensors on this GPU; empty if they do."""
     if reason := why_no_kernel(poses.device):
         return reason
     if torch.float64 in (poses.dtype, weight.dtype):
@@ -53,7 +53,7 @@ def _why_not(poses: Tensor, weight: Tensor, window: Window) -> str:
     parent_entries = positions * out_caps * rows * out_dim
     if any(n >= 1 << 31 for n in (poses.numel(), weight.numel(), parent_entries)):
         return "poses, transforms or parents have 2^31 entries or more"
-    return ""
+    return ops.why_not(rows, in_dim, out_dim)
 
 
 def _check_kinds(poses: Tensor, weight: Tensor, window: Window | None) -> None:
