@@ -419,8 +419,8 @@ def plan(shape: Shape, score: str, backward: bool, sms: int) -> Plan:
 def options(shape: Shape, p: Plan, score: str, weighted: bool, poses: Tensor) -> dict:
     wide, deep = pow2(shape.out_dim), max(16, pow2(shape.in_dim))
     low = min(8, wide)
-    columns = 4 * p.parents * wide
-    state_bytes = 2 * columns * pow2(shape.pose_rows) * p.rows
+    columns, lines = p.parents * wide, p.rows * pow2(shape.pose_rows)
+    stage_bytes = 2 * poses.element_size() * deep * (columns + lines)  # each in two orders
     return {
         **shape.constants(),
         **arithmetic(poses),
@@ -434,7 +434,7 @@ def options(shape: Shape, p: Plan, score: str, weighted: bool, poses: Tensor) ->
         "SCORE": SCORES[score],
         "WEIGHTED": weighted,
         "num_warps": p.warps,
-        "num_stages": stages(p.stages, 2 * columns * deep, state_bytes),
+        "num_stages": stages(p.stages, stage_bytes, 8 * columns * lines),
     }
 
 
