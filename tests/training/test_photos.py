@@ -221,3 +221,19 @@ def test_several_labels_of_an_image(photos, tmp_path, calls):
     assert run.recipe().task.loss == "binary_cross_entropy"
     values = {r["metric"]: r["value"] for r in run.record()["results"] if r["split"] == "test"}
     assert values["exact_match"] > 0.8
+
+
+def test_a_head_sees_the_principal_components_of_its_training_features(photos, tmp_path, calls):
+    run = _fit(photos, tmp_path, model={"backbone": "counting", "components": 4})
+    model, data = run.model, torchcaps.data.load(run.recipe().data.name)
+    maps = model.with_features(data.train).images.float()
+    seen = model.seen(maps).movedim(1, -1).flatten(0, -2)
+    vectors = maps.movedim(1, -1).flatten(0, -2)
+    variances = torch.linalg.svdvals(vectors - vectors.mean(0))[:4].square()
+    assert torch.allclose(seen.square().sum(0), variances, rtol=1e-3)
+    assert torch.allclose(seen.mean(0), torch.zeros(4), atol=1e-4)
+    before = model.basis.clone()
+    model.begin(replace(data, train=data.train[:5]))  # a trained head keeps what it learned with
+    assert model.basis.equal(before)
+    stopped = _fit(photos, tmp_path, "whole", model={"backbone": "counting", "components": 4})
+    assert stopped.record()["weights_sha256"] == run.record()["weights_sha256"]

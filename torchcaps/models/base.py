@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from torchcaps.data import Split
+from torchcaps.data import Dataset, Split
 from torchcaps.data.value_range import Range
 from torchcaps.errors import TorchcapsError
 from torchcaps.layers import Capsules
@@ -286,6 +286,9 @@ class Model(nn.Module):
 
     def check_weights(self) -> None:
         """Raise if a run that begins with these weights could learn nothing."""
+
+    def begin(self, data: Dataset) -> None:
+        """A run calls this once before its first update, with the data that it learns from."""
 
     @property
     def frozen(self) -> bool:

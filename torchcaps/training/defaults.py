@@ -26,7 +26,7 @@ ADAM = OptimizerSpec(kind="adam", lr=1e-3)
 ADAM_EMA = OptimizerSpec(kind="adam", lr=1e-3, ema=0.999)
 ADAM_SMALL = OptimizerSpec(kind="adam", lr=4e-3, ema=0.99)
 ADAMW = OptimizerSpec(kind="adamw", lr=2e-3, weight_decay=0.05, ema=0.999)
-HEAD = OptimizerSpec(kind="adamw", lr=2e-3, weight_decay=0.01)
+HEAD = OptimizerSpec(kind="adamw", lr=4e-3, weight_decay=0.01)
 SGD = OptimizerSpec(kind="sgd", lr=0.1, weight_decay=1e-4)
 SGD_DECAYED = OptimizerSpec(kind="sgd", lr=0.1, weight_decay=5e-4)
 SGD_FAST = OptimizerSpec(

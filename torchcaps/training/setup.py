@@ -209,6 +209,7 @@ def set_up(
             )
         report = str(initialized)
     data, augment = fixed_features(task.model, data, recipe.data)
+    task.model.begin(data)
     task.begin(data)
     if sharded:  # the optimizer must see the sharded parameters
         module = fabric.setup_module(task)

@@ -3,8 +3,8 @@
     ROOT/fruits-views/{axis1,axis3}/CLASS/FRAME.jpg   put there by the user
 
 `fruits_views.txt` has the splits: training and validation are the first half of a turn about axis
-1 (validation its last tenth, the views nearest to the other half). `half` tests on the other half
-of that turn, `axis` on the whole turn about axis 3.
+1 (validation its last view, the one nearest to the other half). `half` tests on the other half of
+that turn, `axis` on the whole turn about axis 3.
 """
 
 from importlib.resources import files

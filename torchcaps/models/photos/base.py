@@ -7,13 +7,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from torchcaps.data import Split
+from torchcaps.data import Dataset, Split
 from torchcaps.errors import TorchcapsError
 from torchcaps.models.base import Model, ModelConfig
-from torchcaps.models.fields import Side
+from torchcaps.models.fields import CountOrNone, Side
 from torchcaps.models.photos.backbone import Backbone
 from torchcaps.models.photos.weights import PACKAGES, find_weights
 from torchcaps.typed import Between
+
+FITTED = 5000
+"""Most training images from which the principal components are found."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +35,9 @@ class PhotoConfig(ModelConfig):
     """Parts of the backbone that are not trained: all, none, or last:N for all but the last N."""
     grid: Annotated[int, Between(0, 64)] = 3
     """Side of the grid to which the feature maps are averaged; 0: every position."""
+    components: CountOrNone = 256
+    """Principal components of a frozen backbone's training features that the head sees; 0: all
+    channels."""
 
 
 class PhotoModel(Model):
@@ -41,6 +47,9 @@ class PhotoModel(Model):
     """
 
     config: Any
+    center: Tensor
+    basis: Tensor
+    fitted: Tensor
 
     def __init__(self, config: PhotoConfig):
         super().__init__()
@@ -48,6 +57,14 @@ class PhotoModel(Model):
         if config.in_channels == 2:
             raise TorchcapsError("in_channels=2: a backbone takes gray (1) or color (3) images.")
         self.backbone = Backbone(config.backbone, config.image_size, config.frozen)
+        channels = self.backbone.channels
+        self.reduces = self.frozen and 0 < config.components < channels
+        self.channels = config.components if self.reduces else channels
+        """Channels of the maps that the head sees."""
+        if self.reduces:
+            self.register_buffer("center", torch.zeros(channels))
+            self.register_buffer("basis", torch.randn(self.channels, channels) / channels**0.5)
+            self.register_buffer("fitted", torch.tensor(False))
 
     @property
     def registered(self) -> bool:
@@ -77,6 +94,21 @@ class PhotoModel(Model):
             f"{how_to_get(self.config.backbone)}; --model.frozen none trains all of it."
         )
 
+    @torch.no_grad()
+    def begin(self, data: Dataset) -> None:
+        """Find the principal components of the training features, unless its weights have some."""
+        if not self.reduces or bool(self.fitted):
+            return
+        rows = torch.linspace(0, len(data.train) - 1, min(FITTED, len(data.train))).round().long()
+        maps = self.with_features(data.train[rows.to(data.train.labels.device)]).images
+        vectors = maps.to(self.center.device).float().movedim(1, -1).flatten(0, -2)
+        self.center.copy_(vectors.mean(0))
+        vectors = vectors - self.center
+        axes = torch.linalg.eigh(vectors.mT @ vectors).eigenvectors.mT.flip(0)[: self.channels]
+        largest = axes.gather(1, axes.abs().argmax(1, keepdim=True))
+        self.basis.copy_(axes * largest.sign())  # a sign of its own would differ between machines
+        self.fitted.fill_(True)
+
     def is_features(self, images: Tensor) -> bool:
         """Whether a tensor holds feature maps of the backbone instead of images."""
         return images.ndim == 4 and images.shape[1] == self.backbone.channels
@@ -86,6 +118,14 @@ class PhotoModel(Model):
             return images
         self.check_images(images)
         return self.backbone(images)
+
+    def seen(self, features: Tensor) -> Tensor:
+        """Feature maps as the head sees them: on its grid, reduced. [B,C,H,W] -> [B,C',G,G]"""
+        maps = self.pooled(features)
+        if not self.reduces:
+            return maps
+        maps = maps - self.center[:, None, None]
+        return torch.einsum("bchw,kc->bkhw", maps, self.basis)
 
     def pooled(self, features: Tensor) -> Tensor:
         """Feature maps on the grid of the head. [B,C,H,W] -> [B,C,G,G]; one row stays one row"""

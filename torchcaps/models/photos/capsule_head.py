@@ -63,7 +63,7 @@ class CapsuleHead(PhotoModel):
         self.types = c.num_types
         self.width = c.num_types * c.pose_dim
         activations = c.num_types if router.activations else 0
-        self.primary = nn.Conv2d(self.backbone.channels, self.width + activations, 1)
+        self.primary = nn.Conv2d(self.channels, self.width + activations, 1)
         side = c.grid or 7
         self.classes = HeadCaps(
             in_caps=side * side * c.num_types, in_dim=c.pose_dim, out_caps=c.num_classes,
@@ -80,7 +80,7 @@ class CapsuleHead(PhotoModel):
         return 0 if few else c.parents
 
     def forward_capsules(self, features: Tensor, coupling: bool = False) -> Output:
-        maps = self.primary(self.pooled(features)).permute(0, 2, 3, 1)
+        maps = self.primary(self.seen(features)).permute(0, 2, 3, 1)
         poses = maps[..., : self.width].unflatten(3, (self.types, -1))
         active = maps[..., self.width :].sigmoid() if maps.shape[3] > self.width else None
         primary = Capsules(poses, active)

@@ -25,14 +25,14 @@ class PlainHeadConfig(PhotoConfig):
 class PlainHead(PhotoModel):
     def __init__(self, config: PlainHeadConfig):
         super().__init__(config)
-        channels, hidden, classes = self.backbone.channels, config.hidden, config.num_classes
+        channels, hidden, classes = self.channels, config.hidden, config.num_classes
         layers: list[nn.Module] = [nn.Linear(channels, classes)]
         if config.kind != "linear":
             layers = [nn.Linear(channels, hidden), nn.ReLU(), nn.Linear(hidden, classes)]
         self.head = nn.Sequential(*layers)
 
     def forward_capsules(self, features: Tensor, coupling: bool = False) -> Output:
-        maps = self.pooled(features).permute(0, 2, 3, 1)
+        maps = self.seen(features).permute(0, 2, 3, 1)
         if self.config.kind != "vote":
             return Output(self.head(maps.mean((1, 2))), features=features)
         by_position = self.head(maps).float().log_softmax(-1).flatten(1, 2)
@@ -42,7 +42,7 @@ class PlainHead(PhotoModel):
     @torch.no_grad()
     def position_votes(self, images: Tensor, labels: Tensor) -> Tensor:
         """The probability of the class at each position, or of linear heads its logit there."""
-        maps = self.pooled(self.forward_features(images)).permute(0, 2, 3, 1)
+        maps = self.seen(self.forward_features(images)).permute(0, 2, 3, 1)
         scores = self.head(maps)
         scores = scores.softmax(-1) if self.config.kind == "vote" else scores
         rows = torch.arange(len(labels), device=labels.device)[:, None]

@@ -29,7 +29,7 @@ SETTINGS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "gray": ("gray photographs", ",mode=L", {}),
     "few": ("three photographs of a class", "", {"per_class": 3}),
 }
-OPTIMIZER = OptimizerSpec(kind="adamw", lr=2e-3, weight_decay=0.01)
+OPTIMIZER = OptimizerSpec(kind="adamw", lr=4e-3, weight_decay=0.01)
 
 
 def _data(test: str, mode: str) -> str:
