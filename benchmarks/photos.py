@@ -26,14 +26,19 @@ ROWS = [*(f"{b}-{h}" for b in BACKBONES for h in HEADS), "mcae"]
 def task_of(row: str, side: int, classes: int) -> Any:
     torch.manual_seed(0)
     if row == "mcae":
-        fields = {"image_size": side, "in_channels": 3, "patch_size": 16, "decoder": "conv"}
+        fields: dict[str, Any] = {
+            "image_size": side,
+            "in_channels": 3,
+            "patch_size": 16,
+            "decoder": "conv",
+        }
         return make_task(create_model("mcae-pretrain", **fields), Masked())
     backbone, _, head = row.partition("-")
     name = "linear-head" if head == "linear" else "capsule-head"
-    fields = {} if head == "linear" else {"routing": head}
+    options: dict[str, Any] = {} if head == "linear" else {"routing": head}
     model = create_model(
         name, backbone=BACKBONES[backbone], frozen="none", image_size=side, num_classes=classes,
-        **fields,
+        **options,
     )  # fmt: skip
     return make_task(model, Classify(loss="cross_entropy"))
 

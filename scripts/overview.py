@@ -35,6 +35,8 @@ FAMILIES = (
            ("inverted-resnet", "inverted-simple", "inverted-small")),
     Family("Multi-view", "torchcaps", "inverted", "yes", "papers/robustness.md",
            ("view-capsnet",)),
+    Family("Capsule head", "torchcaps", "self, or any", "yes", "how-to/photographs.md",
+           ("capsule-head",)),
     Family("Masked autoencoder", "Everett et al. 2024", "self", "pretraining without",
            "papers/mcae.md", ("mcae-pretrain", "mcae-pretrain-small", "mcae")),
     Family("Sparse capsules", "Rawlinson et al. 2018", "dynamic", "no", "papers/sparse.md",
@@ -44,8 +46,8 @@ FAMILIES = (
     Family("Stacked autoencoder", "Kosiorek et al. 2019", "set transformer", "no",
            "papers/generative.md", ("scae",)),
     Family("Baselines", "the papers'", "not routed", "both", "reference/models.md",
-           ("convnet-modern", "convnet-avg", "convnet-avg-small", "resnet18", "vae",
-            "autoencoder")),
+           ("convnet-modern", "convnet-avg", "convnet-avg-small", "resnet18", "vote-head",
+            "mlp-head", "linear-head", "vae", "autoencoder")),
 )  # fmt: skip
 
 

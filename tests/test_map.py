@@ -12,7 +12,7 @@ ROOT = Path(torchcaps.__file__).parent
 PAGE = ROOT.parent / "docs" / "background" / "architecture.md"
 LINES = PAGE.read_text().partition("```text\n")[2].partition("```")[0].splitlines()
 ROWS = {line.split()[1]: int(line.split()[0]) for line in LINES if line[:3].strip().isdigit()}
-FAMILIES = {"mcae", "sparse", "generative", "scae"}
+FAMILIES = {"mcae", "photos", "sparse", "generative", "scae"}
 FAMILY_IMPORTS = ("torchcaps.training.task", "torchcaps.analysis")
 """What a model family's own task and figures may import from rows above the models."""
 

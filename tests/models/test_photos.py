@@ -125,7 +125,8 @@ def test_few_and_many_classes(tiny, routing):
             assert torch.allclose(shares, torch.ones_like(shares), atol=1e-4)
         output.logits.logsumexp(1).sum().backward()
         assert model.primary.weight.grad.isfinite().all()
-        assert model.classes.weight.grad.abs().sum() > 0
+        learned = model.classes.route_weight if routing == "self" else model.classes.weight
+        assert learned.grad.abs().sum() > 0
         assert not any(p.grad is not None for p in model.backbone.parameters())
 
 
@@ -157,7 +158,20 @@ def test_maps_stand_in_for_images_and_positions_vote(tiny, head):
     assert torch.allclose(votes[:, 1], model.position_votes(images, torch.full((2, 1), 3))[:, 0])
     output = model.encode(images)
     if head == "vote-head":  # the mean vote is the probability
-        assert torch.allclose(votes[:, 1].mean((1, 2)).log(), output.logits[:, 3])
+        assert torch.allclose(votes[:, 1].mean((1, 2)), output.logits.softmax(1)[:, 3])
+
+
+def test_votes_of_self_routing_sum_up_to_the_share_of_the_class(tiny):
+    torch.manual_seed(0)
+    model = _head("self", num_classes=4, image_size=64).eval()
+    images = torch.rand(2, 3, 64, 64)
+    output = model.encode(images, coupling=True)
+    votes = model.position_votes(images, torch.arange(4).expand(2, -1))
+    assert torch.allclose(votes.sum((2, 3)), output.layers[1].activations)
+    active = output.layers[0].activations.flatten(1)
+    shares = (output.coupling * active[..., None]).sum(1) / active.sum(1, keepdim=True)
+    assert torch.allclose(shares, output.layers[1].activations, atol=1e-6)
+    assert torch.allclose(output.logits.softmax(1), shares, atol=1e-6)  # the factor begins at one
 
 
 def test_votes_of_uniform_capsules_sum_up_to_the_pose(tiny):

@@ -13,9 +13,9 @@ from torchcaps.data.stream import StoredImages, default_threads
 from torchcaps.errors import TorchcapsError
 from torchcaps.metrics.base import PreparedMetric, prepare, read_metric
 from torchcaps.models.base import SIZES, Model
-from torchcaps.models.photos.features import fixed_features
 from torchcaps.models.registry import build, models
 from torchcaps.training.checkpoint import restore
+from torchcaps.training.fixed_features import fixed_features
 from torchcaps.training.hardware import make_fabric, on_device
 from torchcaps.training.init_weights import init_weights, listed
 from torchcaps.training.load import data_of, load

@@ -201,13 +201,12 @@ def _from_table(folder: Path, images: list[Path], labels: str) -> list[File]:
         name = (row[file_column] or "").strip()
         path = by_name.get(Path(name).as_posix()) if name else None
         split = (row.get(columns.get("split", "")) or "").strip().lower()
-        label: str | tuple[str, ...] = (row[label_column] or "").strip()
+        label = (row[label_column] or "").strip()
         if path is None or (split and split not in SPLITS) or not (label or several):
             unknown.append(f"{name or '(empty)'}{f' ({split})' if split else ''}")
             continue
-        if several:
-            label = tuple(dict.fromkeys(t.strip() for t in label.split(";") if t.strip()))
-        files.append(File(path, label, SPLITS.get(split, "")))
+        names = tuple(dict.fromkeys(t.strip() for t in label.split(";") if t.strip()))
+        files.append(File(path, names if several else label, SPLITS.get(split, "")))
     if unknown:
         more = f" and {len(unknown) - 10} more" if len(unknown) > 10 else ""
         raise TorchcapsError(

@@ -3,10 +3,11 @@
 feature maps, averaged to a grid -> primary capsules by a 1x1 convolution -> class capsules; child
 types share their transforms over positions, so no weight depends on the image's size
 
-Class scores are the logits of the routing times a learned factor: log-odds of lengths (uniform,
-dynamic), log shares of the children and log-odds of lengths (self), log-odds of activations (em,
-vb), a linear read-out (inverted). With over 200 classes, routings other than uniform and self route
-to the parents that are longest after a uniform pass.
+Class scores are the logits of the routing times a learned factor: log shares of the children's
+activation (self), log-odds of lengths (uniform, dynamic), log-odds of activations (em, vb), a
+linear read-out (inverted). As in SR-CapsNet, the class capsules of self-routing have no poses. With
+over 200 classes, routings other than uniform and self route to the parents that are longest after a
+uniform pass.
 """
 
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from torch.nn import functional as F
 
 from torchcaps.functional import exact, log_odds, safe_norm, squash
 from torchcaps.layers import Capsules, DenseCaps, router_with
-from torchcaps.layers.routers import Router
+from torchcaps.layers.capsules import ClassCaps
 from torchcaps.models.base import Output
 from torchcaps.models.fields import Count, CountOrNone, Iterations
 from torchcaps.models.photos.base import PhotoConfig, PhotoModel
@@ -27,6 +28,7 @@ from torchcaps.models.registry import register
 from torchcaps.routing import uniform_routing
 from torchcaps.typed import Between
 
+no_poses: Any = None
 MANY = 200
 """Classes up to which every routing sees all parents."""
 
@@ -38,7 +40,7 @@ class CapsuleHeadConfig(PhotoConfig):
     """Routing of the class capsules: self, uniform, dynamic, inverted, em, vb."""
     num_iters: Iterations = 3
     """Iterations of routings that iterate."""
-    num_types: Count = 8
+    num_types: Count = 16
     """Types of primary capsules."""
     pose_dim: Annotated[int, Between(1, 64)] = 16
     """Entries of a primary pose."""
@@ -64,6 +66,12 @@ class CapsuleHead(PhotoModel):
         self.width = c.num_types * c.pose_dim
         activations = c.num_types if router.activations else 0
         self.primary = nn.Conv2d(self.channels, self.width + activations, 1)
+        if router.name == "self":
+            self.classes: Any = ClassCaps(
+                in_caps=c.num_types, in_dim=c.pose_dim, num_classes=c.num_classes
+            )
+            self.log_scale = nn.Parameter(torch.zeros(()))
+            return
         side = c.grid or 7
         self.classes = HeadCaps(
             in_caps=side * side * c.num_types, in_dim=c.pose_dim, out_caps=c.num_classes,
@@ -84,6 +92,14 @@ class CapsuleHead(PhotoModel):
         poses = maps[..., : self.width].unflatten(3, (self.types, -1))
         active = maps[..., self.width :].sigmoid() if maps.shape[3] > self.width else None
         primary = Capsules(poses, active)
+        if self.config.routing == "self":
+            assert active is not None
+            votes, coupled = self._self_routed(poses, active, coupling)
+            shares = votes.sum((2, 3))
+            classes = Capsules(no_poses, shares, coupled)
+            # above zero: more than an equal share, which is what a class of several needs
+            logits = self.log_scale.exp() * (shares * shares.shape[1]).clamp(min=1e-6).log()
+            return Output(logits, None, features, (primary, classes))
         children = poses.flatten(1, 3), None if active is None else active.flatten(1)
         if self.best:
             classes, logits = self._best_parents(*children, coupling)
@@ -93,15 +109,27 @@ class CapsuleHead(PhotoModel):
         logits = self.log_scale.exp() * logits
         return Output(logits, None, features, (primary, classes))
 
+    def _self_routed(
+        self, poses: Tensor, active: Tensor, coupling: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """Share of the whole activation that each position gives to each class, and the coupling.
+
+        poses [B,H,W,T,D], active [B,H,W,T] -> [B,Y,H,W] with the sum one, [B,HWT,Y]
+        """
+        grid = poses.shape[1:3]
+        poses, active = poses.flatten(1, 2), active.flatten(1, 2)
+        routed: Capsules = self.classes(poses, active, coupling=coupling)
+        assert routed.activations is not None
+        mass = exact(active).sum(2)
+        votes = routed.activations * (mass / mass.sum(1, keepdim=True))[..., None]  # [B,L,Y]
+        shares = None if routed.coupling is None else routed.coupling.flatten(1, 2)
+        return votes.mT.unflatten(2, grid), shares
+
     def _logits(self, classes: Capsules) -> Tensor:
         """Class scores of routed capsules. -> [B,J]"""
         poses, active = exact(classes.poses), classes.activations
         if self.read is not None:
             return self.read(poses)[..., 0]
-        router: Router = self.classes.router
-        if router.name == "self":
-            assert active is not None
-            return log_odds(safe_norm(squash(poses))) + exact(active).clamp(min=1e-8).log()
         return log_odds(safe_norm(poses) if active is None else active)
 
     def _best_parents(
@@ -153,10 +181,16 @@ class CapsuleHead(PhotoModel):
 
     @torch.no_grad()
     def position_votes(self, images: Tensor, labels: Tensor) -> Tensor:
-        """Coupling to the class capsule times the vote's length along it, summed over types."""
+        """Share of the activation that a position gives to a class (self); of capsules with poses
+        coupling times the vote along the class pose. Summed over types.
+        """
         output = self.encode(images, coupling=True)
         children, classes = output.layers[0].poses, output.layers[1]
         rows = torch.arange(len(labels), device=labels.device)[:, None]
+        if self.config.routing == "self":
+            active = output.layers[0].activations
+            assert active is not None
+            return self._self_routed(children, active, False)[0][rows, labels]
         assert classes.coupling is not None
         shares = classes.coupling.expand(len(labels), -1, -1).mT[rows, labels]  # [B,K,I]
         weight = self.classes.weight.transpose(0, 1)[labels]  # [B,K,T,D,E]

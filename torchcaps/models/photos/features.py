@@ -6,6 +6,7 @@ they are decoded, the backbone's weights, its normalization, the grid, and the v
 
 import hashlib
 import importlib.util
+import os
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -19,15 +20,10 @@ from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from torchcaps.data import Split
-from torchcaps.data.augment import Augment
-from torchcaps.data.dataset import Dataset, joined
 from torchcaps.data.stream import StoredImages, prefetch
-from torchcaps.errors import TorchcapsError
-from torchcaps.models.base import Model
 
 if TYPE_CHECKING:
     from torchcaps.models.photos.base import PhotoModel
-    from torchcaps.training.recipe import DataSpec
 
 REVISION = 1
 """Raised when a change of the code changes the feature maps."""
@@ -104,12 +100,13 @@ def _cached(file: Path, count: int) -> Tensor | None:
 
 def _keep(file: Path, maps: Tensor) -> None:
     """Write a file as a whole; a full disk costs time later and nothing else."""
-    from torchcaps.training.checkpoint import write_atomic
-
+    temporary = file.with_name(f"{file.name}.{os.getpid()}.tmp")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(file, save({"maps": maps}))
+        temporary.write_bytes(save({"maps": maps}))
+        os.replace(temporary, file)
     except OSError as error:
+        temporary.unlink(missing_ok=True)
         print(f"The feature cache was not written: {file.parent} ({error}).", file=sys.stderr)
 
 
@@ -170,35 +167,3 @@ def _onnx(maps: nn.Module, shape: tuple[int, int, int], file: Path) -> Callable[
         return torch.from_numpy(session.run(None, {"images": images.contiguous().numpy()})[0])
 
     return run
-
-
-def fixed_features(
-    model: Model, data: Dataset, spec: "DataSpec"
-) -> tuple[Dataset, tuple[str, ...]]:
-    """A data set with feature maps in place of images, and the augmentation that is left.
-
-    For a frozen backbone, unless its images change in every step. With `copies` the training split
-    also has the maps of augmented copies of each image.
-    """
-    if not model.frozen or data.render is not None or (spec.augment and not spec.copies):
-        if spec.copies:
-            raise TorchcapsError(
-                "data.copies is for a model with a frozen backbone on images that are not "
-                "generated: leave it out."
-            )
-        return data, spec.augment
-    if spec.copies and not spec.augment:
-        raise TorchcapsError("data.copies are augmented: add --data.augment rotate:180 or flip.")
-    train, count = model.with_features(data.train), len(data.train)
-    change = Augment(spec.augment)
-    for copy in range(1, spec.copies + 1):
-        numbers = torch.arange(count, device=data.train.labels.device) + copy * count
-        images = torch.empty(data.train.images.shape, dtype=torch.uint8)
-        for start in range(0, count, BATCH):
-            rows = slice(start, min(start + BATCH, count))
-            batch = change(data.train.batch(rows), spec.seed, numbers[rows])
-            images[rows] = (batch.images * 255).round().byte().cpu()
-        copied = replace(data.train, images=images.to(data.train.images.device))
-        train = joined(train, model.with_features(copied))
-    val, test = model.with_features(data.val), model.with_features(data.test)
-    return replace(data, train=train, val=val, test=test), ()

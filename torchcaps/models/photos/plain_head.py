@@ -1,5 +1,6 @@
 """Heads without capsules on the same feature maps: the baselines of capsule heads."""
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -36,8 +37,9 @@ class PlainHead(PhotoModel):
         if self.config.kind != "vote":
             return Output(self.head(maps.mean((1, 2))), features=features)
         by_position = self.head(maps).float().log_softmax(-1).flatten(1, 2)
-        logits = by_position.logsumexp(1) - torch.tensor(by_position.shape[1]).log()
-        return Output(logits, features=features)
+        # above zero: more than an equal share, which is what a class of several needs
+        shift = math.log(by_position.shape[2] / by_position.shape[1])
+        return Output(by_position.logsumexp(1) + shift, features=features)
 
     @torch.no_grad()
     def position_votes(self, images: Tensor, labels: Tensor) -> Tensor:

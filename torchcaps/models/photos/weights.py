@@ -40,7 +40,7 @@ def cache_folder() -> Path:
 
 
 def find_weights(backbone: str, wanted: str = "auto") -> Weights | None:
-    """The weights of a backbone; None if there are none on this machine.
+    """The weights of a backbone; None without such a file on this machine.
 
     wanted: a file; or auto: the cache folder, an installed package, the cache of the hub
     """
