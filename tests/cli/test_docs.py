@@ -39,7 +39,8 @@ def test_commands_recipes_and_links_are_there(page):
             assert word in GROUPS[command], f"{command} {word}"
     known = recipes()
     for recipe in re.findall(r"(?m)^    torchcaps train ([\w/-]+)", text):
-        assert recipe in known or recipe in (*list_models(every=True), "auto", "RECIPE", "MODEL"), recipe
+        models = (*list_models(every=True), "auto", "RECIPE", "MODEL")
+        assert recipe in known or recipe in models, recipe
     for link in re.findall(r"\]\(([^)#]+)\)", text):
         assert link.startswith("http") or (page.parent / link).exists(), link
     for path in re.findall(r"`((?:torchcaps|benchmarks|examples)/[\w/]+\.py)`", text):
