@@ -39,6 +39,31 @@ def test_dense_capsules_own_and_shared_transforms():
         torch.testing.assert_close(a, b)
 
 
+@pytest.mark.parametrize("routing", sorted(ROUTERS))
+def test_shared_transforms_take_a_grid_of_any_size(routing):
+    """Copies of a grid side by side are more children with the same votes: uniform routing and
+    couplings that depend on the pose alone give the same parents."""
+    options = {"in_dim": 4, "out_caps": 3, "out_dim": 4, "routing": routing, "shared": 2}
+    small, large = (DenseCaps(in_caps=n, **options) for n in (8, 32))
+    large.load_state_dict(small.state_dict())
+    grid, active = torch.randn(2, 2, 2, 2, 4), torch.rand(2, 2, 2, 2)
+    wide, more = grid.repeat(1, 2, 2, 1, 1), active.repeat(1, 2, 2, 1)
+    for a, b in zip(small(wide, more), large(wide, more), strict=True):
+        torch.testing.assert_close(a, b)
+    if routing == "self":
+        torch.testing.assert_close(small(wide, more).poses, small(grid, active).poses)
+
+
+def test_primary_capsules_on_a_grid():
+    layer = PrimaryCaps(
+        in_channels=3, num_types=2, out_dim=4, kernel_size=3, stride=1, squash=False, grid=3
+    )
+    features = torch.randn(2, 3, 11, 14)
+    poses, maps = layer(features), layer.conv(features)
+    assert poses.shape == (2, 3, 3, 2, 4)
+    torch.testing.assert_close(poses[:, 0, 2, 1], maps[:, 4:, :3, 8:].mean((2, 3)))
+
+
 def test_class_capsules_keep_precision():
     layer = ClassCaps(in_caps=3, in_dim=5, num_classes=7, route_std=1.0).double()
     poses = torch.randn(2, 4, 3, 5, dtype=torch.float64)
@@ -133,7 +158,9 @@ def test_invalid_layers_raise():
     with pytest.raises(TorchcapsError, match="Did you mean 'dynamic'"):
         DenseCaps(in_caps=4, in_dim=4, out_caps=2, out_dim=4, routing="dynamc")
     with pytest.raises(TorchcapsError, match="made for 4 children.*have 8"):
-        DenseCaps(in_caps=4, in_dim=4, out_caps=2, out_dim=4, shared=2)(torch.randn(1, 8, 4))
+        DenseCaps(in_caps=4, in_dim=4, out_caps=2, out_dim=4)(torch.randn(1, 8, 4))
+    with pytest.raises(TorchcapsError, match="made for 4 children.*have 7"):
+        DenseCaps(in_caps=4, in_dim=4, out_caps=2, out_dim=4, shared=2)(torch.randn(1, 7, 4))
     with pytest.raises(TorchcapsError, match="made for 36 children.*have 45"):
         ConvCaps(in_caps=4, in_dim=4, out_caps=2, out_dim=4)(torch.randn(1, 5, 5, 5, 4))
     with pytest.raises(TorchcapsError, match="no passes that layers can share"):

@@ -110,3 +110,34 @@ def test_a_name_that_is_no_hub_id_gives_one_line(name, tmp_path, monkeypatch):
         with pytest.raises(TorchcapsError) as error:
             call(name)
         assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [
+        ("capsnet-small", {"grid": 3, "reconstruction": "none"}),
+        ("capsnet-small", {"transform": "types", "reconstruction": "none"}),
+        ("capsnet-modern", {"grid": 3, "reconstruction": "none", "channels": 16}),
+        ("inverted-small", {"grid": 7}),
+        ("inverted-small", {"transform": "types", "dense": (5,)}),
+        ("inverted-small", {"transform": "types", "routing": "self", "num_iters": 2}),
+    ],
+)
+def test_weights_that_fit_images_of_every_size(name, fields):
+    """The same weights for small and large images, also rectangular ones, and a gradient."""
+    small, large = (
+        torchcaps.create_model(name, **fields, image_size=size, image_width=width)
+        for size, width in ((28, 0), (48, 40))
+    )
+    large.load_state_dict(small.state_dict())
+    logits = large(torch.rand(2, 1, 48, 40)).logits
+    assert logits.shape == (2, 10)
+    logits.square().sum().backward()
+    assert all(p.grad is not None for p in large.parameters())
+
+
+def test_a_grid_that_is_larger_than_the_map():
+    with pytest.raises(TorchcapsError, match="grid=7: the map has 6x6 positions"):
+        torchcaps.create_model("capsnet-small", grid=7)
+    with pytest.raises(TorchcapsError, match="too few for these windows"):
+        torchcaps.create_model("inverted-small", grid=2)

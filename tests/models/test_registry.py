@@ -309,7 +309,7 @@ def test_capsnet_takes_every_routing(routing):
         (lambda: torchcaps.create_model("capsnt"), "Did you mean 'capsnet'"),
         (lambda: torchcaps.create_model("capsnet", rooting="x"), "Did you mean 'routing'"),
         (lambda: torchcaps.create_model("capsnet", routing="dynamc"), "Did you mean 'dynamic'"),
-        (lambda: torchcaps.create_model("capsnet", transform="mine"), "not one of own, shared"),
+        (lambda: torchcaps.create_model("capsnet", transform="x"), "not one of own, types, shared"),
         (lambda: torchcaps.create_model("capsnet", num_iters="3"), "not of type int"),
         (lambda: torchcaps.create_model("capsnet", image_size=12), "too few"),
         (lambda: torchcaps.create_model("convnet-fc", image_size=9), "too few"),

@@ -60,7 +60,12 @@ class RoutedCaps(nn.Module):
             children = poses.shape[1:-1].numel()
         else:
             children = poses.shape[-2] * window.kernel**2
-        if children != self.sizes.in_caps:
+        if window is None and self.sizes.num_transforms < self.sizes.in_caps:
+            # shared over positions: a grid of any size
+            fits = children > 0 and children % self.sizes.num_transforms == 0
+        else:
+            fits = children == self.sizes.in_caps
+        if not fits:
             raise TorchcapsError(
                 f"{type(self).__name__} was made for {self.sizes.in_caps} children per parent; "
                 f"poses {list(poses.shape)} have {children}."
@@ -134,9 +139,9 @@ class DenseCaps(RoutedCaps):
     """Every child votes for every parent. poses [B,I,D] or [B,H,W,I,D] -> poses [B,J,E]
 
     shared: use one transform for all children instead of one each; or a number of types, each with
-    one transform for all positions of a grid. matrix: use square matrices as poses instead of
-    vectors. coordinates: add the child's position on the grid to its votes, to the last column of
-    matrices; "first": to their first row.
+    one transform for all positions of a grid. A layer with shared transforms takes a grid of any
+    size. matrix: use square matrices as poses instead of vectors. coordinates: add the child's
+    position on the grid to its votes, to the last column of matrices; "first": to their first row.
 
     >>> layer = DenseCaps(in_caps=6, in_dim=4, out_caps=3, out_dim=5, routing="dynamic")
     >>> layer(torch.rand(2, 6, 4), coupling=True)
@@ -263,7 +268,8 @@ class PrimaryCaps(nn.Module):
     """Convolution to I capsule types per position. features [B,C,H,W] -> poses [B,H',W',I,D]
 
     A pose is D channels at one position: the channel axis is split and moved last. scale: factor
-    of the convolution's sums, before the bias.
+    of the convolution's sums, before the bias. grid: average the maps to grid x grid positions, so
+    that the number of capsules does not grow with the image; 0: leave them as they are.
 
     >>> layer = PrimaryCaps(in_channels=8, num_types=2, out_dim=4, kernel_size=9, stride=2)
     >>> layer(torch.rand(2, 8, 20, 20)).shape
@@ -283,8 +289,10 @@ class PrimaryCaps(nn.Module):
         squash: bool = True,
         bias: bool = True,
         scale: float = 1.0,
+        grid: int = 0,
     ):
         super().__init__()
+        self.grid = grid
         self.num_types, self.out_dim, self.squash, self.scale = num_types, out_dim, squash, scale
         self.conv = nn.Conv2d(in_channels, num_types * out_dim, kernel_size, stride, bias=bias)
 
@@ -294,6 +302,8 @@ class PrimaryCaps(nn.Module):
             maps = conv(features)
         else:  # scale the weights, which are fewer than the sums
             maps = F.conv2d(features, conv.weight * self.scale, conv.bias, conv.stride)
+        if self.grid:
+            maps = F.adaptive_avg_pool2d(maps, self.grid)
         maps = maps.unflatten(1, (self.num_types, self.out_dim))
         poses = maps.permute(0, 3, 4, 1, 2)
         return squash(poses) if self.squash else poses

@@ -54,10 +54,24 @@ class ModelConfig:
     def image_shape(self) -> tuple[int, int, int]:
         return self.in_channels, self.image_size, self.image_width or self.image_size
 
-    def places(self, out: Callable[[int], int]) -> int:
-        """Positions of a map, where `out` says what convolutions leave of a side; 0: nothing."""
+    def sides(self, out: Callable[[int], int], grid: int = 0) -> tuple[int, int]:
+        """Sides of a map, where `out` says what convolutions leave of a side; 0: nothing.
+
+        grid: the side that the map is averaged to; 0: as it is
+        """
         _, height, width = self.image_shape
-        return max(0, out(height)) * max(0, out(width))
+        sides = max(0, out(height)), max(0, out(width))
+        if grid > min(sides) > 0:
+            raise TorchcapsError(
+                f"grid={grid}: the map has {sides[0]}x{sides[1]} positions; give a smaller grid, "
+                "or 0 to leave the map as it is."
+            )
+        return (grid, grid) if grid and min(sides) else sides
+
+    def places(self, out: Callable[[int], int], grid: int = 0) -> int:
+        """Positions of a map, as `sides` has them."""
+        height, width = self.sides(out, grid)
+        return height * width
 
 
 def described(letters: str, what: str, default: Any = None) -> Any:

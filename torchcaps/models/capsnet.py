@@ -28,7 +28,7 @@ from torchcaps.layers import (
 )
 from torchcaps.layers.stems import MODERN_STRIDES, conv_out
 from torchcaps.models.base import Model, ModelConfig, Output, mask_capsules
-from torchcaps.models.fields import Count, Iterations, Kernel
+from torchcaps.models.fields import Count, Iterations, Kernel, SideOrNone
 from torchcaps.models.registry import register
 
 
@@ -54,8 +54,12 @@ class CapsNetConfig(ModelConfig):
     """Routing to the class capsules: dynamic, uniform, inverted, em, self, vb, or your own."""
     num_iters: Iterations = 3
     """Routing iterations, for iterative routings."""
-    transform: Literal["own", "shared"] = "own"
-    """One transform per primary capsule (own), or one for all (shared)."""
+    transform: Literal["own", "types", "shared"] = "own"
+    """One transform per primary capsule (own), per type, shared over positions (types), or one for
+    all (shared)."""
+    grid: SideOrNone = 0
+    """Average the primary capsules to grid x grid positions, so that their number does not grow
+    with the image. 0: no average."""
     squash: bool = True
     """Squash poses to lengths below one."""
     reconstruction: Literal["conditional", "plain", "none"] = "conditional"
@@ -84,7 +88,7 @@ class CapsNet(Model):
             widths = (c.channels // 4,) * 2 + (c.channels // 2,) * 2 + (c.channels,) * 3
             self.stem = NormStack(c.in_channels, widths, MODERN_STRIDES)
             stride, narrowed = 1, lambda side: -(-side // 4)
-        places = c.places(lambda side: conv_out(narrowed(side), c.kernel_size, stride))
+        places = c.places(lambda side: conv_out(narrowed(side), c.kernel_size, stride), c.grid)
         if not places:
             raise TorchcapsError(
                 f"{c.image_size} pixels are too few for two convolutions of {c.kernel_size}; "
@@ -97,6 +101,7 @@ class CapsNet(Model):
             kernel_size=c.kernel_size,
             stride=stride,
             squash=c.squash,
+            grid=c.grid,
         )
         routing = "uniform" if c.routing == "none" else c.routing
         self.classes = DenseCaps(
@@ -105,7 +110,7 @@ class CapsNet(Model):
             out_caps=c.num_classes,
             out_dim=c.class_pose_dim,
             routing=router_with(routing, num_iters=c.num_iters, squash=c.squash),
-            shared=c.transform == "shared",
+            shared={"own": False, "types": c.num_types, "shared": True}[c.transform],
         )
         if c.reconstruction != "none":
             self.decoder = MLPDecoder(

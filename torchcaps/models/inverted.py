@@ -20,6 +20,7 @@ guaranteed; the output's `residual` measures it.
 import copy
 from dataclasses import dataclass, replace
 from functools import reduce
+from math import prod
 from typing import ClassVar, Literal
 
 import torch
@@ -37,7 +38,7 @@ from torchcaps.layers import (
 )
 from torchcaps.layers.stems import conv_out
 from torchcaps.models.base import Model, ModelConfig, Output, described, register_output
-from torchcaps.models.fields import Count, Iterations, Kernel, Stride
+from torchcaps.models.fields import Count, Iterations, Kernel, SideOrNone, Stride
 from torchcaps.models.registry import register
 from torchcaps.models.tracing import Passes
 from torchcaps.routing import Solver, fixed_point
@@ -65,6 +66,12 @@ class InvertedConfig(ModelConfig):
     """Window sizes of the convolutional capsule layers."""
     strides: tuple[Stride, ...] = (2, 1)
     """Strides of those windows."""
+    grid: SideOrNone = 0
+    """Average the primary capsules to grid x grid positions, so that their number does not grow
+    with the image. 0: no average."""
+    transform: Literal["own", "types"] = "own"
+    """Transforms of the first fully connected layer: one per child (own), or one per type, shared
+    over positions (types)."""
     dense: tuple[Count, ...] = ()
     """Number of capsules in each fully connected layer before the classes."""
     num_iters: Iterations | Literal["converged"] = 2
@@ -101,11 +108,16 @@ class Inverted(Model):
             raise TorchcapsError(f"num_iters={c.num_iters}: must be at least 1, or 'converged'.")
         self.normalize = Normalize(c.in_channels)
         self.backbone = make_backbone(c.backbone, c.in_channels, c.channels)
-        windows = ((c.primary_kernel, c.primary_stride), *zip(c.kernels, c.strides, strict=True))
-        places = c.places(lambda side: reduce(_out_side, windows, self.backbone.out_side(side)))
+        first, *windows = (
+            (c.primary_kernel, c.primary_stride),
+            *zip(c.kernels, c.strides, strict=True),
+        )
+        grid = c.sides(lambda side: _out_side(self.backbone.out_side(side), first), c.grid)
+        places = prod(max(0, reduce(_out_side, windows, side)) for side in grid)
         self.primary = PrimaryCaps(
             in_channels=self.backbone.out_channels, num_types=c.num_types, out_dim=c.pose_dim,
             kernel_size=c.primary_kernel, stride=c.primary_stride, squash=False, bias=False,
+            grid=c.grid,
         )  # fmt: skip
         self.primary_norm = nn.LayerNorm(c.pose_dim) if c.norm else nn.Identity()
         iterations = c.num_iters if isinstance(c.num_iters, int) else 2
@@ -131,6 +143,7 @@ class Inverted(Model):
                 "smaller kernels or strides."
             )
         children = places * c.num_types
+        shared: bool | int = c.num_types if c.transform == "types" else False
         for parents in (*c.dense, c.num_classes):
             dense = DenseCaps(
                 in_caps=children,
@@ -138,10 +151,11 @@ class Inverted(Model):
                 out_caps=parents,
                 out_dim=c.pose_dim,
                 routing=router,
+                shared=shared,
                 matrix=c.matrix,
             )
             layers.append(dense)
-            children = parents
+            children, shared = parents, False
         self.layers = nn.ModuleList(layers)
         self.active = nn.Linear(c.pose_dim, 1) if c.activations or router.activations else None
         self.head = nn.Linear(c.pose_dim, 1)
