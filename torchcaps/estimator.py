@@ -23,6 +23,7 @@ from torchcaps.errors import TorchcapsWarning
 from torchcaps.models import Model
 from torchcaps.models.predict import class_probabilities
 from torchcaps.models.registry import build, model_config
+from torchcaps.models.size import check_size
 from torchcaps.training.defaults import defaults
 from torchcaps.training.optim import make_optimizer
 from torchcaps.training.recipe import OptimizerSpec
@@ -125,6 +126,7 @@ class CapsuleClassifier(ClassifierMixin, BaseEstimator):
         config = model_config(
             self.model, in_channels=channels, image_size=side, num_classes=len(self.classes_)
         )
+        check_size(self.model, config, trained=True)
         network = build(config)
         if "logits" not in network.provides:
             raise ValueError(f"model={self.model!r} tells no classes: give one that does.")

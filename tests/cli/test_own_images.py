@@ -55,6 +55,16 @@ def test_a_model_on_ones_own_images_says_what_it_chose(colors, tmp_path, capsys)
     assert "learns from labels" in capsys.readouterr().err
 
 
+def test_a_model_that_is_too_large_is_one_clear_error(tmp_path, capsys):
+    folder = paint(tmp_path / "photos", map(str, range(12)), count=4)
+    words = ["train", "capsnet", "--data", f"folder:{folder},size=224"]
+    assert main([*words, "--out", str(tmp_path / "run")]) == 1
+    error = capsys.readouterr().err
+    assert "A capsnet for 3x224x224 images and 12 classes would have 691.9 million" in error
+    assert "capsnet with --model.grid 7 --model.reconstruction none: " in error
+    assert "Traceback" not in error and not (tmp_path / "run").exists()
+
+
 def test_a_set_without_the_first_class_is_scored_by_name(colors, tmp_path, capsys):
     folder, run = colors
     assert main(["eval", str(run), "--split", "all", "--json"]) == 0

@@ -31,6 +31,8 @@ class Entry:
     """True if `list_models()` shows it; others are rows of tables."""
 
 
+LIMIT = 500e6
+"""Most parameters of a model that is built unasked; no registered model has a tenth of it."""
 MOST_LEFT_OUT = 10**8
 """Weights of a classifier and a decoder that a model without classes does not save."""
 FAMILIES = Registry[tuple[type[Model], type[ModelConfig]]]("model family")
@@ -70,13 +72,17 @@ def model_config(name: str, **overrides: Any) -> ModelConfig:
     return _replace(MODELS.find(name).config, overrides, name)
 
 
-def create_model(name: str, *, pretrained: bool = False, **overrides: Any) -> Model:
+def create_model(
+    name: str, *, pretrained: bool = False, limit: float = LIMIT, **overrides: Any
+) -> Model:
     """A model by its name, with fields of its configuration replaced.
 
     A name is an architecture; `ARCHITECTURE.TAG` names weights that come with torchcaps.
 
     pretrained: load weights; of the fields only the number of classes can then differ. Models on a
     backbone (`capsule-head`) load the backbone's weights, which torchcaps finds on this machine
+    limit: raise an error before building a model with more parameters, or one that takes most of
+    the free memory; 0 builds it all the same
 
     >>> torchcaps.create_model("capsnet-small", image_size=40, routing="uniform").num_parameters > 0
     True
@@ -87,7 +93,11 @@ def create_model(name: str, *, pretrained: bool = False, **overrides: Any) -> Mo
     if pretrained and not tag and hasattr(model_config(architecture), "weights"):
         pretrained, overrides = False, {"weights": "auto", **overrides}
     if not pretrained:
-        model = build(model_config(architecture, **overrides))
+        from torchcaps.models.size import check_size  # which builds models without memory
+
+        config = model_config(architecture, **overrides)
+        check_size(architecture, config, limit=limit)
+        model = build(config)
         if remark := model.load_weights():
             print(remark, file=sys.stderr)
         return model

@@ -13,7 +13,8 @@ from torchcaps.data.stream import StoredImages, default_threads
 from torchcaps.errors import TorchcapsError
 from torchcaps.metrics.base import PreparedMetric, prepare, read_metric
 from torchcaps.models.base import SIZES, Model
-from torchcaps.models.registry import build, models
+from torchcaps.models.registry import MODELS, build, models
+from torchcaps.models.size import check_size
 from torchcaps.training.checkpoint import restore
 from torchcaps.training.fixed_features import fixed_features
 from torchcaps.training.hardware import make_fabric, on_device
@@ -184,6 +185,9 @@ def set_up(
     if isinstance(data.train.images, StoredImages):
         threads = recipe.hardware.decode_threads or default_threads(recipe.hardware.devices)
         data.train.images.store.use_threads(threads)
+    if model is None and initialize and recipe.hardware.strategy != "fsdp":
+        name = recipe.name if recipe.name in MODELS else recipe.model.family
+        check_size(name, recipe.model, device=fabric.device, trained=True)
     torch.manual_seed(recipe.seed)
     task = build_task(recipe)
     if weights is not None:
