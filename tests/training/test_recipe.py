@@ -106,6 +106,16 @@ def test_fields_at_their_defaults_are_not_in_the_digest():
     assert found == {"family": "capsnet", "task_kind": "classify"}
 
 
+def test_a_default_with_another_name_keeps_the_digest():
+    base = get_recipe("mcae/pretrain/mnist")
+    assert base.model.decoder == "auto"
+    named, other = (
+        replace(base, model=replace(base.model, decoder=kind)) for kind in ("capsules", "conv")
+    )
+    assert digest(named) == digest(base) != digest(other)
+    assert essence(named) == essence(base)
+
+
 def test_a_revision_rises_with_each_part(monkeypatch):
     recipe = get_recipe("robustness/table1/capsnet")
     before = revision(recipe)

@@ -232,8 +232,10 @@ def _unusual(config: Any, skip: frozenset[str] = NOT_DIGESTED) -> dict[str, tupl
         if dataclasses.is_dataclass(value):
             inner = _unusual(value, skip - {"name", "seed"} | {"root"})
             changed |= {f"{f.name}.{n}": (f"{key}.{k}", v) for n, (k, v) in inner.items()}
-        elif value != f.metadata.get("digest_default", getattr(plain, f.name)):
-            value = f.metadata["digest_values"][value] if "digest_values" in f.metadata else value
+            continue
+        renamed = f.metadata.get("digest_values", {})
+        value = renamed.get(value, value) if renamed else value
+        if value != f.metadata.get("digest_default", getattr(plain, f.name)):
             changed[f.name] = key, list(value) if isinstance(value, tuple) else value
     return changed
 

@@ -1,5 +1,6 @@
 """Nothing of a removed patch is read; patches go out and come back; stages share their weights."""
 
+import subprocess
 import sys
 from types import SimpleNamespace
 
@@ -11,6 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import torchcaps
 from torchcaps.errors import TorchcapsError
+from torchcaps.models.mcae.decoder import CapsuleDecoder, ConvPatchDecoder
 from torchcaps.models.mcae.patches import (
     Attention,
     from_patches,
@@ -211,3 +213,41 @@ def test_standardized_targets_are_drawn_back_as_pixels(channels):
     torch.testing.assert_close(targets, wanted)
     drawn = from_patches(targets, 4, 4)
     torch.testing.assert_close(made.patch_pixels(drawn, images), to_patches(images, 4))
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind"),
+    [
+        ({"image_size": 32, "patch_size": 4}, CapsuleDecoder),
+        ({"image_size": 36, "patch_size": 4}, ConvPatchDecoder),
+        ({"image_size": 36, "patch_size": 4, "decoder_shared": True}, CapsuleDecoder),
+        ({"image_size": 36, "patch_size": 4, "decoder": "capsules"}, CapsuleDecoder),
+    ],
+)
+def test_the_decoder_of_many_patches_is_convolutional(fields, kind):
+    assert type(model(**fields).decoder) is kind
+
+
+def test_a_photograph_fits():
+    """Parameters do not depend on the image's size; a step of 8 photographs takes little memory."""
+    options = {"image_size": 224, "in_channels": 3, "patch_size": 16}
+    large = torchcaps.create_model("mcae-pretrain", **options)
+    small = torchcaps.create_model("mcae-pretrain", **{**options, "image_size": 160})
+    assert large.num_parameters == small.num_parameters < 5e6
+    code = (
+        "import resource, torch, torchcaps\n"
+        "from torchcaps.data import Batch\n"
+        "from torchcaps.training.tasks import Masked, make_task\n"
+        f"model = torchcaps.create_model('mcae-pretrain', **{options})\n"
+        "task = make_task(model, Masked())\n"
+        "optimizer = torch.optim.AdamW(model.parameters())\n"
+        "used = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "before = used()\n"
+        "for _ in range(2):\n"
+        "    batch = Batch(torch.rand(8, 3, 224, 224), torch.zeros(8).long())\n"
+        "    task(batch)['loss'].backward()\n"
+        "    optimizer.step()\n"
+        "print(used() - before)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 500_000  # kilobytes

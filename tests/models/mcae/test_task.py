@@ -1,9 +1,10 @@
 import pytest
 import torch
 
+import torchcaps
 from tests.models.mcae.test_model import drawn, model
-from torchcaps.data import Batch
-from torchcaps.errors import TorchcapsError
+from torchcaps.data import Batch, as_dataset
+from torchcaps.errors import TorchcapsError, TorchcapsWarning
 from torchcaps.models.mcae.patches import to_patches
 from torchcaps.training.tasks import Classify, Masked, Reconstruct, make_task
 
@@ -33,6 +34,14 @@ def test_the_mask_is_the_tasks(digits):
         make_task(model("finetune"), Reconstruct()).check(digits, 0.0)
     with pytest.raises(TorchcapsError, match="needs a model with classes"):
         make_task(made, Classify()).check(digits, 0.0)
+
+
+def test_many_small_patches_are_advised_against():
+    images = torch.zeros(4, 3, 96, 96, dtype=torch.uint8)
+    data = as_dataset({"train": images, "test": images})
+    small = torchcaps.create_model("mcae-pretrain", image_size=96, in_channels=3)
+    with pytest.warns(TorchcapsWarning, match="576 patches of 4x4.*--model.patch-size 6 makes 256"):
+        make_task(small, Masked()).check(data, 0.0)
 
 
 def test_evaluation_removes_the_same_patches_every_time():

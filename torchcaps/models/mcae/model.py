@@ -37,6 +37,10 @@ from torchcaps.models.mcae.patches import (
 )
 from torchcaps.models.registry import register
 
+MOST_PATCHES = 64
+"""Patches up to which the decoder is of capsules by default: their transforms grow with the square
+of the number."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class MCAEConfig(ModelConfig):
@@ -74,8 +78,13 @@ class MCAEConfig(ModelConfig):
     )
     """Target of the decoder: pixels, pixels standardized by the dataset's mean and deviation, or
     pixels normalized by those of their patch."""
-    decoder: Literal["capsules", "mlp", "conv"] = "capsules"
-    """Decoder: the paper's capsules, an MLP over all positions, or convolutions."""
+    decoder: Literal["auto", "capsules", "mlp", "conv"] = field(
+        default="auto",
+        metadata={"digest_default": "capsules", "digest_values": {"auto": "capsules"}},
+    )
+    """Decoder: the paper's capsules, an MLP over all positions, or convolutions, which alone do not
+    grow with the image. auto: capsules, or convolutions for more than 64 patches, unless the
+    transforms are shared."""
     decoder_depth: Depth = 1
     """Layers of the capsule decoder, or blocks of the convolutional decoder."""
     decoder_pose_dim: Count = field(default=32, metadata={"digest": "decoder_dim"})
@@ -158,9 +167,11 @@ class MCAE(Model):
     def _decoder(self, pixels: int) -> nn.Module:
         c = self.options
         sizes = (c.num_types, c.pose_dim, pixels)
-        if c.decoder == "mlp":
+        few = self.length <= MOST_PATCHES or c.decoder_shared
+        decoder = ("capsules" if few else "conv") if c.decoder == "auto" else c.decoder
+        if decoder == "mlp":
             return MLPPatchDecoder(self.length, *sizes, width=c.decoder_width)
-        if c.decoder == "conv":
+        if decoder == "conv":
             return ConvPatchDecoder(self.side, *sizes, depth=c.decoder_depth)
         return CapsuleDecoder(
             self.length, *sizes,

@@ -1,5 +1,6 @@
 """The task `masked`: pretrain a model by reconstructing removed patches."""
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,10 +9,13 @@ import torch
 from torch import Tensor
 
 from torchcaps.data import Batch, Dataset
-from torchcaps.errors import TorchcapsError
+from torchcaps.errors import TorchcapsError, TorchcapsWarning
 from torchcaps.models.mcae.model import MCAE
 from torchcaps.models.mcae.patches import to_patches, visible_rows
 from torchcaps.training.task import Task, TaskConfig, register_task
+
+SLOW_PATCHES = 400
+"""Patches above which larger ones are advised."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +40,15 @@ class MaskedTask(Task):
             raise TorchcapsError(
                 f"task.mask_ratio={ratio} of {self.model.length} patches must remove at least one "
                 "patch and leave at least one."
+            )
+        if self.model.length > SLOW_PATCHES:
+            size, side = self.model.options.patch_size, self.model.config.image_size
+            better = next(s for s in range(size, side + 1) if side % s == 0 and side // s <= 16)
+            warnings.warn(
+                f"{self.model.length:,} patches of {size}x{size} pixels are slow to train; "
+                f"--model.patch-size {better} makes {(side // better) ** 2}.",
+                TorchcapsWarning,
+                stacklevel=2,
             )
 
     def figures(self, data: Dataset) -> dict[str, Callable[[Path], None]]:
