@@ -185,7 +185,7 @@ def projected(features: Tensor, components: tuple[Tensor, Tensor] | None) -> Ten
 @register_metric("linear", ("linear_accuracy",))
 @dataclass
 class LinearProbe(Probe):
-    """Ridge regression on the model's representation."""
+    """Ridge probe: ridge regression on the model's representation."""
 
     learner = Linear
 
@@ -193,7 +193,7 @@ class LinearProbe(Probe):
 @register_metric("logistic", ("logistic_accuracy",))
 @dataclass
 class LogisticProbe(Probe):
-    """Logistic regression on the model's representation; a tenth of the images sets the penalty."""
+    """Softmax linear probe on the model's representation; a tenth of the images sets the penalty."""
 
     learner = Logistic
 

@@ -1,6 +1,6 @@
 """Few labels: pretrained on all images, finetuned on 10 or 100 of each class. Not in the paper.
 
-Pretraining is that of `best` with AdamW and stronger crops, which gives better linear probes.
+Pretraining is that of `best` with AdamW and stronger crops, which gives better ridge probes.
 Finetuning takes about a thousand steps with 10 labels per class and two thousand with 100, and the
 last weights are used: a validation set would need more labels than training. Each seed samples its
 own labels.

@@ -1,4 +1,4 @@
-"""Quality of each pretraining: accuracy of a linear probe on frozen capsules."""
+"""Quality of each pretraining: accuracy of a ridge probe on frozen capsules."""
 
 from torchcaps.papers.mcae.ablations import VARIANTS
 from torchcaps.papers.mcae.setting import SETTINGS
@@ -12,7 +12,7 @@ add_table(
     Table(
         "mcae",
         "pretraining",
-        "Linear probe on frozen capsules after pretraining",
+        "Ridge probe on frozen capsules after pretraining",
         {name: Column((s.data,), "linear_accuracy") for name, s in SETTINGS.items()},
         {"pretraining" + (row and f", {row}"): {} for row in ROWS},
     )

@@ -13,7 +13,7 @@ SETS = {
 DATA = tuple(data for _, data in SETS.values())
 METRICS = ("linear", "knn", "kmeans", "reconstruction", "ranks")
 COLUMNS = {
-    "linear": Column(DATA, "linear_accuracy", note="linear probe on all capsules"),
+    "linear": Column(DATA, "linear_accuracy", note="ridge probe on all capsules"),
     "neighbours": Column(DATA, "knn_accuracy"),
     "k-means": Column(DATA, "kmeans_accuracy"),
     "error": Column(DATA, "sse", 1.0, lower=True, note="squared error of an image"),
