@@ -331,12 +331,15 @@ def test_a_model_that_is_too_large_says_so_before_it_trains(colors, tmp_path, ca
 
 
 def test_train_and_eval_state_what_to_compare_with(colors, tmp_path, capsys):
-    """The majority class, a softmax regression and the interval; photographs get a ConvNet."""
+    """Baselines with their intervals, and who wins; photographs get a ConvNet."""
     folder, run = colors
     assert main(["eval", str(run)]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "6 images: accuracy" in said and "(95 % interval 0." in said
-    assert "to compare: always 'blue': 0.3333; softmax regression on 16x16 pixels: 1.0000" in said
+    interval = "(95 % interval 0.6097 to 1.0000)"
+    assert "baseline: majority class 0.3333 (95 % interval" in said
+    assert f"baseline: softmax linear probe, 16x16 pixels 1.0000 {interval}" in said
+    assert "This model is level with the best baseline (" in said
     other = paint(tmp_path / "other", COLORS, count=9)
     words = ["eval", str(run), "--data", f"folder:{other},size=16", "--split", "all", "--json"]
     assert main(words) == 0
@@ -352,7 +355,8 @@ def test_train_and_eval_state_what_to_compare_with(colors, tmp_path, capsys):
     assert main([*words, "--out", str(tmp_path / "text")]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "also train convnet-modern, the strongest ConvNet baseline" in said
-    assert "always 'blue': 0.3333; softmax regression on 16x16 pixels: 1.0000" in said
+    assert f"same test images: nearest class mean, 16x16 pixels 1.0000 {interval}" in said
+    assert "points below the best baseline (nearest class mean, 16x16 pixels: 100.00 %)" in said
     assert "95 % interval" in said
     assert main([*words, "--json", "--out", str(tmp_path / "json")]) == 0
     record = json.loads(capsys.readouterr().out)

@@ -13,6 +13,7 @@ from torchcaps.analysis.plots import get_plot
 from torchcaps.cli import main
 from torchcaps.explorer.report import without_folders, write_report
 from torchcaps.explorer.results import in_words
+from torchcaps.metrics.reference import Reference
 from torchcaps.models.registry import model_config
 from torchcaps.training.evaluate import evaluate
 from torchcaps.training.loop import start
@@ -61,7 +62,7 @@ def test_the_report_is_self_contained_and_complete(run, tmp_path):
 
 
 def test_the_report_states_what_to_compare_with(run, written):
-    """The interval, the most frequent class and a softmax regression, as `eval` prints them."""
+    """The interval and the baselines, as `eval` prints them, and who wins."""
     found = evaluate(run)
     low, high = (100 * limit for limit in found["intervals_95"]["accuracy"])
     known = found["reference"]
@@ -69,10 +70,16 @@ def test_the_report_states_what_to_compare_with(run, written):
     accuracy = f"{100 * found['numbers']['accuracy']:.2f} %"
     assert f"correctly (95 % interval {low:.1f} to {high:.1f} %)." in text
     assert f"<td>{accuracy} ({low:.1f} to {high:.1f})</td>" in text
-    majority, softmax = (f"{100 * known[f'{n}_accuracy']:.2f} %" for n in ("majority", "softmax"))
-    assert f"scores {majority}, a softmax regression on 16x16 pixels {softmax}." in text
-    assert f"<th>most frequent class</th><td>–</td> <td>{majority}</td>" in text
-    assert f"<th>softmax regression, 16x16 pixels</th><td>–</td> <td>{softmax}</td>" in text
+    assert f"scores {100 * known['majority_accuracy']:.2f} %." in text
+    names = ["majority class", "nearest class mean", "softmax linear probe", "MLP"]
+    assert [one["name"] for one in known["baselines"]] == names
+    for one in known["baselines"]:
+        low, high = (100 * limit for limit in one["interval_95"])
+        title = one["name"] + (f", {one['on']}" if one["on"] else "")
+        cell = f"{100 * one['accuracy']:.2f} % ({low:.1f} to {high:.1f})"
+        assert f"<th>{title}</th><td>–</td> <td>{cell}</td>" in text
+    verdict = Reference.from_dict(known).verdict("CapsNet", found["numbers"]["accuracy"])
+    assert verdict in text and "CapsNet loses: " in verdict
 
 
 @pytest.mark.parametrize("width", [1200, 400])

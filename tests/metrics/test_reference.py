@@ -1,5 +1,6 @@
 """Reference accuracies and intervals, on cases worked out by hand."""
 
+import json
 from dataclasses import replace
 from math import sqrt
 
@@ -8,7 +9,14 @@ import pytest
 import torch
 
 from torchcaps.data import Dataset, Split
-from torchcaps.metrics.reference import advice, reference, wilson, with_intervals
+from torchcaps.metrics.reference import (
+    Baseline,
+    Reference,
+    advice,
+    reference,
+    wilson,
+    with_intervals,
+)
 
 
 def test_wilson_intervals():
@@ -47,12 +55,55 @@ def test_majority_and_softmax_regression():
     assert found is not None and (found.images, found.majority_class) == (5, "light")
     assert found.majority_accuracy == 3 / 5 and found.softmax_accuracy == 1.0
     assert found.softmax_fitted_on == 30
-    assert str(found) == "always 'light': 0.6000; softmax regression on 16x16 pixels: 1.0000"
+    titles = ["majority class", "nearest class mean, 16x16 pixels",
+              "softmax linear probe, 16x16 pixels", "MLP, 16x16 pixels"]  # fmt: skip
+    assert [one.title for one in found.baselines] == titles
+    assert [one.accuracy for one in found.baselines] == [3 / 5, 1.0, 1.0, 1.0]
+    assert [one.fitted_on for one in found.baselines] == [0, 30, 30, 30]
+    assert found.baselines[0].interval_95 == wilson(0.6, 5)
+    assert found.lines()[1].split("  ", 1)[1].strip() == "1.0000 (95 % interval 0.5655 to 1.0000)"
+    assert Reference.from_dict(json.loads(json.dumps(found.as_dict()))).best.name == titles[1][:18]
     alone = reference(None, data.test, data.classes)
-    assert alone is not None and alone.softmax_accuracy is None and "softmax" not in str(alone)
+    assert alone is not None and alone.softmax_accuracy is None
+    assert [one.name for one in alone.baselines] == ["majority class"]
     wrong = replace(train, labels=(train.labels + 1) % 3)  # learns another order of the classes
     found = reference(replace(data, train=wrong), data.test, data.classes)
     assert found is not None and found.softmax_accuracy == 0.0
+
+
+def test_the_verdict_says_who_wins():
+    best = Baseline("MLP", "16x16 pixels", 0.5, wilson(0.5, 100), 30)
+    known = Reference(100, "a", 0.2, baselines=(best, Baseline("x", "", 0.2, (0.1, 0.3), 0)))
+    text = known.verdict("capsnet", 0.55)
+    assert text == (
+        "capsnet wins: 5.0 points above the best baseline (MLP, 16x16 pixels: 50.00 %); their 95 % "
+        "intervals overlap."
+    )
+    assert known.verdict("capsnet", 0.3).startswith("capsnet loses: 20.0 points below the best")
+    assert known.verdict("capsnet", 0.3).endswith("do not overlap.")
+    assert known.verdict("capsnet", 0.5).startswith("capsnet is level with the best baseline")
+
+
+class Frozen:
+    """A model on a pretrained backbone: its maps have the class at one of four positions."""
+
+    frozen = True
+
+    def with_features(self, split: Split) -> Split:
+        maps = torch.zeros(len(split), 3, 2, 2, dtype=torch.float16)
+        maps[torch.arange(len(split)), split.labels, 0, 1] = 4
+        return replace(split, images=maps)
+
+
+def test_baselines_of_a_model_on_a_backbone_see_its_features():
+    labels = torch.arange(60) % 3
+    noise = Split(torch.randint(0, 256, (60, 1, 20, 20), dtype=torch.uint8), labels)
+    data = Dataset("noise", noise[:40], noise[40:], noise[40:], ("a", "b", "c"))
+    found = reference(data, data.test, data.classes, Frozen())  # pyright: ignore
+    assert found is not None and found.softmax_accuracy is not None
+    assert found.softmax_accuracy < 0.8  # still on pixels
+    assert {one.on for one in found.baselines[1:]} == {"features of the backbone"}
+    assert [one.accuracy for one in found.baselines[1:]] == [1.0, 1.0, 1.0]
 
 
 def test_softmax_regression_agrees_with_scikit_learn(digits):

@@ -29,10 +29,10 @@ def eval_(
 ) -> None:
     """Evaluate trained models on a data set, class by class, and compute metrics.
 
-    Accuracy has a 95 % interval (Wilson) and stands beside the most frequent class and a softmax
-    regression on 16x16 pixels. Classes are matched by their names. Of several runs: each, then
-    mean, deviation and best of those with the same recipe. Some metrics need
-    pip install 'torchcaps[analysis]'.
+    Accuracy has a 95 % interval (Wilson) and stands beside baselines: the majority class, nearest
+    class mean, softmax linear probe and MLP, on 16x16 pixels or features of the backbone. Classes
+    are matched by their names. Of several runs: each, then mean, deviation and best of those with
+    the same recipe. Some metrics need pip install 'torchcaps[analysis]'.
 
     Examples: torchcaps eval runs/demo-capsnet-s0 --data rotated:digits,degrees=30 ·
     torchcaps eval runs/demo-capsnet-s0 --metrics calibration linear:rotated:digits,degrees=30
@@ -67,7 +67,7 @@ def eval_(
         prefix = f"{result['run']}: " if len(reports) > 1 else ""
         say(f"{prefix}{result['data']} {result['split']}, {result['n']:,} images: {numbers}")
         if known := result.get("reference"):
-            say(f"{prefix}to compare: {Reference(**known)}")
+            _show_baselines(prefix, result["numbers"]["accuracy"], Reference.from_dict(known))
         for line in result.get("results", ()):
             say(f"{line['metric']:28} {line['value']:.4f}  {line['data']}")
     if len(reports) == 1:
@@ -81,6 +81,12 @@ def _with_interval(metric: str, value: float, result: dict[str, Any]) -> str:
 
     interval = result["intervals_95"].get(metric)
     return f"{metric} {value:.4f}" + (f" ({interval_text(*interval)})" if interval else "")
+
+
+def _show_baselines(prefix: str, accuracy: float, known: Any) -> None:
+    for line in known.lines():
+        say(f"{prefix}baseline: {line}")
+    say(f"{prefix}{known.verdict('This model', accuracy)}")
 
 
 def _metrics(

@@ -319,7 +319,9 @@ def show_record(run: Any, json: bool) -> None:
         table.add_row(r["data"], r["split"], count, r["metric"], f"{r['value']:.4f}", interval)
     console.print(table)
     if known:
-        say(f"to compare, on the same test images: {known}")
+        for line in known.lines():
+            say(f"baseline on the same test images: {line}")
+        say(known.verdict("This model", run.accuracy or 0.0))
     facts = f"{record['parameters']:,} parameters, {record['seconds']:.0f} s, run in"
     console.print(facts, str(run.folder))
     if recipe.record and (more := shown_beyond(recipe)):

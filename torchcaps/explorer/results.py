@@ -12,7 +12,6 @@ from torchcaps.data.spec import parse
 from torchcaps.metrics.reference import (
     CONVNET,
     SHARES,
-    SIDE,
     Reference,
     advice,
     reference,
@@ -126,40 +125,39 @@ def _mean_and_deviation(pairs: list[tuple[str, float]]) -> str:
 def references(shown: list[Shown]) -> dict[str, Reference]:
     """Reference accuracies on the test images of each data set, by the column of its accuracy."""
     by_column: dict[str, Reference] = {}
-    for one in shown:
+    # features of a pretrained backbone make stronger baselines than pixels
+    for one in sorted(shown, key=lambda one: not getattr(one.model, "frozen", False)):
         own = one.run.recipe().data.name
         for column, line in _columns(one):
             known = column in by_column or line["metric"] != "accuracy" or line["data"] != own
             if known or line["split"] != "test":
                 continue
-            if known := reference(one.data, one.data.test, one.data.classes):
+            if known := reference(one.data, one.data.test, one.data.classes, one.model):
                 by_column[column] = known
     return by_column
 
 
 def reference_rows(by_column: dict[str, Reference]) -> list[dict[str, Any]]:
-    """Rows of the table of results: the most frequent class, the softmax regression."""
-    majority = {c: f"{100 * r.majority_accuracy:.2f} %" for c, r in by_column.items()}
-    softmax = {
-        c: f"{100 * r.softmax_accuracy:.2f} %"
-        for c, r in by_column.items()
-        if r.softmax_accuracy is not None
-    }
-    rows = {"most frequent class": majority, f"softmax regression, {SIDE}x{SIDE} pixels": softmax}
-    return [{"name": n, "parameters": "–", "cells": cells} for n, cells in rows.items() if cells]
+    """Rows of the table of results: a baseline each."""
+    rows: dict[str, dict[str, str]] = {}
+    for column, known in by_column.items():
+        for one in known.baselines:
+            low, high = (100 * limit for limit in one.interval_95)
+            cell = f"{100 * one.accuracy:.2f} % ({low:.1f} to {high:.1f})"
+            rows.setdefault(one.title, {})[column] = cell
+    return [{"name": n, "parameters": "–", "cells": cells} for n, cells in rows.items()]
 
 
 def headline(shown: list[Shown], found: dict[str, Reference]) -> str:
-    """The first number of each run and what it is compared with, as sentences."""
+    """The first number of each run, who wins, and what it is compared with, as sentences."""
     sentences = [_sentence(one) for one in shown]
     for column, known in found.items():
+        runs = [(one, line) for one in shown for c, line in _columns(one) if c == column]
+        best, line = max(runs, key=lambda pair: pair[1]["value"])
+        sentences.append(known.verdict(best.name, line["value"]))
         where = f" on {column.removeprefix('accuracy, ')}" if len(found) > 1 else ""
         share = f"{100 * known.majority_accuracy:.2f} %"
-        text = f"Always predicting {known.majority_class} scores {share}{where}"
-        if known.softmax_accuracy is not None:
-            text += f", a softmax regression on {SIDE}x{SIDE} pixels "
-            text += f"{100 * known.softmax_accuracy:.2f} %"
-        sentences.append(f"{text}.")
+        sentences.append(f"Always predicting {known.majority_class} scores {share}{where}.")
     return " ".join([*sentences, *_comparisons(shown)])
 
 

@@ -1,28 +1,23 @@
-"""What an accuracy is compared with: a constant guess, a softmax regression on small images, the
-size of the test set as an interval, and the ConvNet to train beside a model of photographs.
+"""What an accuracy is compared with: baselines on the same images, the size of the test set as an
+interval, and the ConvNet to train beside a model of photographs.
 """
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from math import sqrt
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
-from torch.nn import functional as F
 
 from torchcaps.data import Dataset, Split
 from torchcaps.metrics.accuracy import labeled
-from torchcaps.metrics.probes import Logistic
+from torchcaps.metrics.baselines import SOFTMAX, inputs
+
+if TYPE_CHECKING:
+    from torchcaps.models import Model
 
 CONVNET = "convnet-modern"
 """The strongest ConvNet baseline for photographs."""
-SIDE = 16
-"""Side in pixels of the images of the softmax regression."""
-FITTED = 5000
-"""Most training images of the softmax regression, evenly over the split."""
-PENALTY = 1e-2
-"""Penalty of the softmax regression on standardized pixels."""
 COLOR = 0.03
 """Least mean difference between the channels of color images."""
 SHARES = ("accuracy", "exact_match")
@@ -61,6 +56,23 @@ def interval_text(low: float, high: float) -> str:
 
 
 @dataclass(frozen=True)
+class Baseline:
+    """A simple classifier on the same images."""
+
+    name: str
+    on: str
+    """What it sees: pixels, or features of the model's backbone; empty for a constant guess."""
+    accuracy: float
+    interval_95: tuple[float, float]
+    fitted_on: int
+    """Number of training images; 0 for a constant guess."""
+
+    @property
+    def title(self) -> str:
+        return f"{self.name}, {self.on}" if self.on else self.name
+
+
+@dataclass(frozen=True)
 class Reference:
     """Accuracies to compare a classifier with, on the same images."""
 
@@ -74,21 +86,51 @@ class Reference:
     None without training images."""
     softmax_fitted_on: int = 0
     """Number of training images of the softmax regression."""
+    baselines: tuple[Baseline, ...] = ()
+    """The majority class and the classifiers of `torchcaps.metrics.baselines`."""
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
 
-    def __str__(self) -> str:
-        text = f"always {self.majority_class!r}: {self.majority_accuracy:.4f}"
-        if self.softmax_accuracy is not None:
-            text += f"; softmax regression on {SIDE}x{SIDE} pixels: {self.softmax_accuracy:.4f}"
-        return text
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> "Reference":
+        baselines = (Baseline(**one) for one in values["baselines"])
+        return cls(**{**values, "baselines": tuple(baselines)})
+
+    @property
+    def best(self) -> Baseline:
+        return max(self.baselines, key=lambda one: one.accuracy)
+
+    def verdict(self, name: str, accuracy: float) -> str:
+        """Who wins, a classifier of these images or the best baseline, in a sentence."""
+        best, own = self.best, wilson(accuracy, self.images)
+        apart = 100 * (accuracy - best.accuracy)
+        low, high = best.interval_95
+        overlap = own[0] <= high and low <= own[1]
+        text = f"the best baseline ({best.title}: {100 * best.accuracy:.2f} %)"
+        intervals = f"their 95 % intervals {'overlap' if overlap else 'do not overlap'}"
+        if not apart:
+            return f"{name} is level with {text}."
+        if apart > 0:
+            return f"{name} wins: {apart:.1f} points above {text}; {intervals}."
+        return f"{name} loses: {-apart:.1f} points below {text}; {intervals}."
+
+    def lines(self) -> list[str]:
+        """A line for each baseline, as commands print them."""
+        width = max(len(one.title) for one in self.baselines)
+        return [
+            f"{one.title:{width}}  {one.accuracy:.4f} ({interval_text(*one.interval_95)})"
+            for one in self.baselines
+        ]
 
 
-def reference(data: Dataset | None, test: Split, classes: tuple[str, ...]) -> Reference | None:
+def reference(
+    data: Dataset | None, test: Split, classes: tuple[str, ...], model: "Model | None" = None
+) -> Reference | None:
     """Reference accuracies on the labeled images of a split; None without single labels.
 
-    data: gives the training images of the softmax regression; None: leave it out
+    data: gives the training images of the baselines; None: the majority class alone. model: its
+    baselines see the maps of its backbone, if that is frozen
     """
     if not classes or test.labels.ndim != 1 or test.images.ndim != 4:
         return None
@@ -96,34 +138,27 @@ def reference(data: Dataset | None, test: Split, classes: tuple[str, ...]) -> Re
     if not len(test):
         return None
     counts = torch.bincount(test.labels, minlength=len(classes))
-    result = Reference(len(test), classes[int(counts.argmax())], float(counts.max()) / len(test))
-    train = _training_images(data) if data is not None else None
-    if train is None:
-        return result
-    learned = Logistic(penalties=(PENALTY,)).fit(*(t.to(test.images.device) for t in train))
-    right = sum(
-        int((learned.predict(_small(batch.images)) == batch.labels).sum())
-        for batch in test.batches(1000)
-    )
-    return Reference(
-        result.images, result.majority_class, result.majority_accuracy, right / len(test),
-        len(train[1]),
-    )  # fmt: skip
+    name, majority = classes[int(counts.argmax())], float(counts.max()) / len(test)
 
+    def baseline(title: str, on: str, accuracy: float, fitted_on: int) -> Baseline:
+        return Baseline(title, on, accuracy, wilson(accuracy, len(test)), fitted_on)
 
-def _training_images(data: Dataset) -> tuple[Tensor, Tensor] | None:
-    """Small training images as vectors [N,D] and their labels [N]; None without labels."""
-    rows = (data.train.labels >= 0).nonzero()[:, 0] if data.train.labels.ndim == 1 else None
-    if rows is None or not len(rows):
-        return None
-    evenly = torch.linspace(0, len(rows) - 1, min(FITTED, len(rows))).round().long()
-    parts = [data.training(part, part) for part in rows[evenly.to(rows.device)].split(1000)]
-    return torch.cat([_small(p.images) for p in parts]), torch.cat([p.labels for p in parts])
-
-
-def _small(images: Tensor) -> Tensor:
-    """Images [B,C,H,W] as vectors of 16x16 pixels [B,D]."""
-    return F.interpolate(images.float(), (SIDE, SIDE), mode="area").flatten(1)
+    found = [baseline("majority class", "", majority, 0)]
+    pixels = inputs(data, test) if data is not None else None
+    if data is None or pixels is None:
+        return Reference(len(test), name, majority, baselines=tuple(found))
+    seen = inputs(data, test, model)
+    assert seen is not None
+    fitted_on = len(seen.labels)
+    found += [
+        baseline(title, seen.name, accuracy, fitted_on)
+        for title, accuracy in seen.accuracies(test.labels)
+    ]
+    on_pixels = (one.accuracy for one in found if (one.name, one.on) == (SOFTMAX, pixels.name))
+    softmax = next(on_pixels, None)
+    if softmax is None:
+        ((_, softmax),) = pixels.accuracies(test.labels, (SOFTMAX,))
+    return Reference(len(test), name, majority, softmax, fitted_on, tuple(found))
 
 
 def are_photographs(data: Dataset) -> bool:

@@ -110,8 +110,8 @@ def evaluate(
     arrays without splits that the model was not trained on
     metrics: metrics by name, each with a data set and options of its own if it needs them
     Returns `numbers` (by metric), `n` images, `intervals_95` of shares of images (Wilson), and for
-    single labels `reference` (what a constant guess and a softmax regression reach), `classes`,
-    `confusion` and `mistakes`; `results` has a line for each of `metrics`.
+    single labels `reference` (the baselines on the same images), `classes`, `confusion` and
+    `mistakes`; `results` has a line for each of `metrics`.
 
     >>> result = torchcaps.evaluate("convnet-avg-small.digits", "digits")
     >>> sorted(result["numbers"])
@@ -145,7 +145,7 @@ def evaluate(
             own = dataset if name == recipe.data.name else _own_data(trained, data_root)
             if own is dataset and split in ("train", "all"):
                 own = None  # a regression is not scored on images that it was fitted on
-            if known := reference(own, rows, dataset.classes):
+            if known := reference(own, rows, dataset.classes, trained.model):
                 details["reference"] = known.as_dict()
     facts = {"run": trained.name, "recipe": recipe.name, "seed": recipe.seed, "data": name}
     if notes := list(_notes(trained, dataset, name, details)):
@@ -189,7 +189,7 @@ def run_reference(run: Run) -> Reference | None:
         data = run_data(run)
     except TorchcapsError:
         return None
-    return reference(data, data.test, data.classes)
+    return reference(data, data.test, data.classes, run.model if run.finished else None)
 
 
 def _all_new(trained: Trained, data: Dataset, name: str) -> bool:
