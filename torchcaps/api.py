@@ -109,6 +109,7 @@ def fit(
         chosen = run.model
         instance.load_state_dict(chosen.state_dict())
         instance.class_names, instance.record = chosen.class_names, chosen.record
+        instance.temperature = chosen.temperature
         instance.value_range = chosen.value_range
     return Run(run.folder, dataset)
 

@@ -280,7 +280,8 @@ def _vectors(plan: Plan, model: Model, records: Records, rows: range) -> np.ndar
             if plan.kind == "embed":
                 pieces.append(representation(model, images, plan.features).cpu().numpy())
             else:
-                pieces.append(_classes(class_probabilities(model.encode(images)), plan.top_k))
+                probabilities = class_probabilities(model.encode(images), model.temperature)
+                pieces.append(_classes(probabilities, plan.top_k))
     return np.concatenate(pieces)
 
 

@@ -61,7 +61,7 @@ class Encode(Question):
         output = model(inputs["image"][None])
         outputs: Tensors = {}
         if output.logits is not None:
-            outputs["chances"] = class_probabilities(output)[0]
+            outputs["chances"] = class_probabilities(output, model.temperature)[0]
             outputs["scores"] = outputs["chances"] if output.scores is None else output.scores[0]
         if output.decoder_input is not None and "decode" in model.provides:
             outputs["capsules"] = output.decoder_input[0]

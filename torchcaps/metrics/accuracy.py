@@ -88,11 +88,14 @@ def accuracy(model: "Model", split: Split) -> dict[str, float]:
     return counter.numbers()
 
 
-def probabilities(output: "Output") -> Tensor:
+def probabilities(output: "Output", temperature: float | None = None) -> Tensor:
     """Probability of each class: the scores of a model that has them, or a softmax. -> [B,Y]
 
-    Scores above one are divided by the largest score of their image.
+    Scores above one are divided by the largest score of their image. temperature: give a softmax of
+    the logits divided by it instead
     """
+    if temperature is not None:
+        return (logits_of(output).float() / temperature).softmax(-1)
     if output.scores is not None:
         scores = output.scores.float()
         return scores / scores.amax(-1, keepdim=True).clamp(min=1)
@@ -100,13 +103,20 @@ def probabilities(output: "Output") -> Tensor:
 
 
 @torch.no_grad()
-def claims(model: "Model", split: Split) -> tuple[Tensor, Tensor]:
-    """Predict the labeled images of a split. -> probabilities [N,Y], labels [N]"""
+def claims(model: "Model", split: Split, *, calibrated: bool = False) -> tuple[Tensor, Tensor]:
+    """Predict the labeled images of a split. -> probabilities [N,Y], labels [N]
+
+    calibrated: at the model's temperature, if it has one
+    """
     model.eval()
     images = labeled(split)
     if not len(images):
         raise TorchcapsError("No image of this split has a label; accuracy needs labels.")
-    batches = [(probabilities(output), batch.labels) for batch, output in outputs(model, images)]
+    temperature = model.temperature if calibrated else None
+    batches = [
+        (probabilities(output, temperature), batch.labels)
+        for batch, output in outputs(model, images)
+    ]
     return torch.cat([p for p, _ in batches]), torch.cat([y for _, y in batches])
 
 

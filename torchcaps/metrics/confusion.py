@@ -26,7 +26,7 @@ def worst_mistakes(model: "Model", split: Split, count: int) -> dict[str, np.nda
 
     -> images [N,C,H,W], labels, predicted, confidence, file [N] (its number, -1: not from a file)
     """
-    probabilities, labels = claims(model, split)
+    probabilities, labels = claims(model, split, calibrated=True)
     confidence, predicted = probabilities.max(-1)
     wrong = (predicted != labels).nonzero()[:, 0]
     rows = wrong[confidence[wrong].argsort(descending=True, stable=True)[:count]]

@@ -168,6 +168,9 @@ class Model(nn.Module):
     """Names of the classes that it was trained on, in the order of its logits, where known."""
     value_range: Range | None = None
     """Values of 16-bit and float images that become 0 and 1; None: it was trained on 8 bits."""
+    temperature: float | None = None
+    """Divisor of the logits that makes their softmax calibrated on validation images; None: the
+    class probabilities are those of the scores."""
     coupling_sums: Literal["one", "at most one", "one over windows", "any"] = "one"
     """Sum of a child's couplings over its parents: one in each window, at most one if a child may
     have no parent, one over all windows that see it, or any if parents of one type do not compete
@@ -325,6 +328,8 @@ class Model(nn.Module):
         config["preprocessing"] = preprocessing(*self.config.image_shape, self.value_range)
         if self.value_range:
             config["range"] = list(self.value_range)
+        if self.temperature is not None:
+            config["temperature"] = self.temperature
         if self.class_names:
             config["classes"] = list(self.class_names)
         write_folder(Path(folder), self, config, self.model_card())
@@ -332,6 +337,8 @@ class Model(nn.Module):
     def model_card(self) -> str:
         config = {**asdict(self.config), "classes": ", ".join(self.class_names)}
         config["preprocessing"] = preprocessing(*self.config.image_shape, self.value_range)
+        if self.temperature is not None:
+            config["temperature"] = f"{self.temperature:.4g}"
         return model_card(self.config.family, config, self.num_parameters, self.record)
 
     def push_to_hub(self, repository: str, **options: Any) -> str:

@@ -29,22 +29,24 @@ def facts(model: Model) -> dict[str, str]:
     """Facts that a program needs to use an exported model: classes, input and preprocessing."""
     channels, height, width = model.config.image_shape
     color = {1: "gray", 3: "RGB"}.get(channels, f"{channels} channels")
-    deep: dict[str, str] = {}
+    more: dict[str, str] = {}
     if model.value_range:
-        deep["file_range"] = as_text(model.value_range)
+        more["file_range"] = as_text(model.value_range)
+    if model.temperature is not None:  # class probabilities: softmax of logits / temperature
+        more["temperature"] = f"{model.temperature:.6g}"
     return {
         "model": model.config.family,
         "torchcaps_version": version("torchcaps"),
         "class_names": json.dumps(list(model.class_names), ensure_ascii=False),
         "input_shape": f"batch x {channels} x {height} x {width}",
         "input_range": "0..1",
-        **deep,
+        **more,
         "preprocessing": (
             f"{color} float32 images, channels first; resize with antialiasing to cover "
             f"{height}x{width}, crop the center, divide 8-bit values by 255; no further "
             "normalization"
             + "; scale values of 16-bit and float files from file_range to 0..1, clipped"
-            * bool(deep)
+            * bool(model.value_range)
         ),
     }
 

@@ -42,7 +42,7 @@ def drop_classes(model: "Model") -> None:
         if name in above or name not in used:
             setattr(model, name, None)
     model.config = replace(model.config, num_classes=0)
-    model.class_names = ()
+    model.class_names, model.temperature = (), None
     model.train(training)
 
 
@@ -65,7 +65,7 @@ def reset_classes(model: "Model", num_classes: int) -> None:
         {n: t for n, t in tensors.items() if n not in axes and shapes.get(n) == t.shape},
         strict=False,
     )
-    model.class_names, model.record = (), None
+    model.class_names, model.record, model.temperature = (), None, None
     model.to(device).train(training)
     if not num_classes:
         drop_classes(model)

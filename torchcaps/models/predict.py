@@ -157,8 +157,12 @@ def _as_pixels(model: "Model", images: Tensor | np.ndarray) -> Tensor:
     return tensor
 
 
-def class_probabilities(output: "Output") -> Tensor:
-    """Probabilities of the classes: the capsules' scores as shares of their sum, or a softmax."""
+def class_probabilities(output: "Output", temperature: float | None = None) -> Tensor:
+    """Probabilities of the classes: a softmax of the logits at the model's temperature, or without
+    one the capsules' scores as shares of their sum, or a softmax. -> [B,Y]
+    """
+    if temperature is not None and output.logits is not None:
+        return (output.logits.float() / temperature).softmax(1)
     if output.scores is not None:
         scores = output.scores.float().clamp(min=1e-12)
         return scores / scores.sum(1, keepdim=True)
@@ -180,7 +184,7 @@ def predict(
     training = model.training
     model.eval()
     for batch in image_batches(model, images, batch_size):
-        probabilities = class_probabilities(model.encode(batch))
+        probabilities = class_probabilities(model.encode(batch), model.temperature)
         values, classes = probabilities.topk(min(top_k, probabilities.shape[1]), 1)
         predictions += [
             [Prediction(names[c], value) for c, value in zip(*row, strict=True)]

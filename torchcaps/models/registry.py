@@ -160,10 +160,13 @@ def from_folder(folder: str | Path) -> Model:
         raise TorchcapsError(f"{folder}: its config.json has another version than this torchcaps.")
     values.pop("preprocessing", None)  # words for people
     value_range: Any = values.pop("range", None)
+    temperature: Any = values.pop("temperature", None)
     config = config_from_dict(values)
     check_bounds(config, f"{folder}: ")
     if not isinstance(classes, list) or not all(isinstance(name, str) for name in classes):
         raise TorchcapsError(f"{folder}: classes in its config.json are not a list of names.")
+    if temperature is not None and not _is_temperature(temperature):
+        raise TorchcapsError(f"{folder}: temperature in its config.json is no positive number.")
     try:
         weights = load_file(folder / "model.safetensors")
         model = build_for(config, weights, f"{folder}: model.safetensors")
@@ -177,8 +180,13 @@ def from_folder(folder: str | Path) -> Model:
             f"{config.num_classes}."
         )
     model.class_names = tuple(classes)
+    model.temperature = temperature
     model.value_range = None if value_range is None else _as_range(value_range, folder)
     return model.eval()
+
+
+def _is_temperature(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1e6
 
 
 def _as_range(value: Any, folder: Path) -> Range:

@@ -9,6 +9,7 @@ import torch
 from torchcaps.data.source import sha256_file
 from torchcaps.errors import TorchcapsError
 from torchcaps.metrics.base import evaluate_all
+from torchcaps.metrics.calibration import learned_temperature
 from torchcaps.training import checkpoint
 from torchcaps.training.evaluate import task_results
 from torchcaps.training.hardware import evaluation_precision, on_device
@@ -76,6 +77,9 @@ def finish(training: Training, command: str = "") -> dict[str, Any]:
     """Evaluate the chosen weights and write model/ and record.json. Returns the record."""
     context, recipe, run = training.context, training.recipe, training.run
     task = chosen_task(training)
+    if type(task).needs_labels:
+        with evaluation_precision(recipe.hardware):
+            task.model.temperature = learned_temperature(task.model, context.data.val)
     results = all_results(training, task)
     device = context.fabric.device
     peak = torch.cuda.max_memory_allocated(device) / 2**20 if device.type == "cuda" else None

@@ -193,7 +193,7 @@ class LinearProbe(Probe):
 @register_metric("logistic", ("logistic_accuracy",))
 @dataclass
 class LogisticProbe(Probe):
-    """Softmax linear probe on the model's representation; a tenth of the images sets the penalty."""
+    """Softmax linear probe on the representation; a tenth of the images sets the penalty."""
 
     learner = Logistic
 
