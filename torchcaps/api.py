@@ -28,6 +28,7 @@ from torchcaps.training.registry import get_recipe, is_recipe
 from torchcaps.training.run import Run, check_out
 from torchcaps.training.setup import check_sizes
 from torchcaps.training.tasks import Classify
+from torchcaps.typed import check
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -73,6 +74,7 @@ def fit(
     head: "new" replaces the class head of an instance for other classes
     class_weights: weights of the classes in the loss, or "balanced": inverse class frequencies
     balanced: sample every class equally often
+    per_class: train on so many labeled images of each class
     callbacks: functions that get the metrics of each epoch; one that returns False ends training
     quiet: show no progress
     fields: fields of the recipe: epochs, batch_size, seed, augment, optimizer={"lr": …}, …
@@ -90,6 +92,7 @@ def fit(
     seed = int(fields.get("seed", 0) if isinstance(model, Recipe) else 0)
     dataset, spec = _data(data, test, classes, value_range, seed)
     with shared_loads((dataset, spec.seed) if dataset is not None else None):
+        spec = replace(spec, per_class=check(int, fields.get("per_class", 0), "per_class"))
         recipe, plan = _recipe(model, spec, dataset)
         recipe = with_fields(recipe, _grouped(fields, device, balanced))
         recipe = _weighted(recipe, class_weights)
@@ -146,7 +149,7 @@ def _recipe(model: Any, spec: DataSpec, dataset: Dataset | None) -> tuple[Recipe
     if isinstance(model, str):
         shape = dataset.image_shape if dataset is not None else None
         model, spec, remark = choose_model(model, spec, shape)
-    loaded = dataset if dataset is not None else data_of(spec)
+    loaded = dataset if dataset is not None and not spec.per_class else data_of(spec)
     recipe, plan = auto_recipe(model, loaded, spec)
     return recipe, lambda recipe: "\n".join(filter(None, (remark, plan(recipe))))
 

@@ -5,6 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 import torchcaps
@@ -53,6 +54,24 @@ def test_a_model_on_ones_own_images_says_what_it_chose(colors, tmp_path, capsys)
     assert auto_recipe("convnet-avg-small", data_of(spec), spec)[0].epochs == 60
     assert main(["train", "convnet-avg-small", "--data", f"folder:{folder / 'red'}"]) == 1
     assert "learns from labels" in capsys.readouterr().err
+
+
+def test_few_labels_decide_epochs_and_batch_size(colors, tmp_path, capsys, monkeypatch):
+    folder, _ = colors
+    words = ["train", "convnet-avg-small", "--data", f"folder:{folder},size=16", "--epochs", "2",
+             "--model.channels", "4", "4", "--model.kernel-size", "3"]  # fmt: skip
+    assert main([*words, "--data.per-class", "3", "--out", str(tmp_path / "run"), "--json"]) == 0
+    said = capsys.readouterr()
+    assert "9 training, 6 validation and 6 test images" in " ".join(said.err.split())
+    record = json.loads(said.out)
+    assert record["recipe"]["batch_size"] == 4 and record["recipe"]["data"]["per_class"] == 3
+    assert {one["fitted_on"] for one in record["reference"]["baselines"]} == {0, 9}
+    monkeypatch.chdir(tmp_path)
+    images, labels = torch.rand(60, 1, 28, 28), torch.arange(60) % 3
+    few = torchcaps.fit(
+        "convnet-avg-small", (images, labels), per_class=5, epochs=1, quiet=True, out="few"
+    )
+    assert few.recipe().batch_size == 4 and few.recipe().data.per_class == 5
 
 
 def test_a_model_that_is_too_large_is_one_clear_error(tmp_path, capsys):

@@ -51,7 +51,13 @@ def test_a_run_knows_its_classes_and_names_them(run, pictures, capsys):
     assert main(["predict", str(run), str(one)]) == 0
     assert said[0].name in capsys.readouterr().out
     images = torch.rand(2, 1, 28, 28)
-    lengths = model(images).scores.detach()
+    output = model(images)
+    lengths, logits = output.scores.detach(), output.logits.detach()
+    both = model.predict(images, top_k=10)
+    assert both[1][0].probability == pytest.approx(
+        float((logits / model.temperature).softmax(1)[1].max()), rel=1e-5
+    )
+    model.temperature = None  # as of a model that another program trained
     probabilities = lengths / lengths.sum(1, keepdim=True)
     both = model.predict(images, top_k=10)
     assert both[1][0].probability == pytest.approx(float(probabilities[1].max()), rel=1e-5)

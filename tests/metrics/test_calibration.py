@@ -93,6 +93,12 @@ def test_validation_without_errors_has_a_finite_temperature():
     assert float((logits / temperature).softmax(1).amax(1).mean()) == pytest.approx(21 / 22)
 
 
+def test_a_model_worse_than_chance_claims_nothing():
+    logits = torch.eye(4).repeat(5, 1)
+    temperature = fit_temperature(logits, torch.arange(20) % 4 + 1 - 4 * (torch.arange(20) % 4 > 2))
+    torch.testing.assert_close((logits / temperature).softmax(1), torch.full((20, 4), 0.25))
+
+
 def test_too_few_or_several_labels_have_no_temperature():
     split = claims([True, False] * (FEWEST // 2), 0.8)
     assert learned_temperature(Claims(), split) is not None

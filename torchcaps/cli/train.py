@@ -242,17 +242,16 @@ def _own_data(name: str, words: list[str]) -> tuple[Any, Callable[[Any], str]]:
     from torchcaps.training.load import data_of
     from torchcaps.training.recipe import DataSpec
 
-    _, values = without(words, ("--data.name", "--data.root", "--data.seed"))
+    _, values = without(words, ("--data.name", "--data.root", "--data.seed", "--data.per-class"))
     last = {option: texts[-1] for option, texts in values.items()}
     data = last.get("--data.name", "")
     if {"-h", "--help", "--help-all"} & set(words):
         data = data or "digits"
     if not data:
         raise wrong(f"name the data: torchcaps train {name} --data folder:PATH.", "torchcaps train")
-    seed = last.get("--data.seed", "0")
-    spec = DataSpec(
-        name=data, root=last.get("--data.root", ""), seed=int(seed) if seed.isdecimal() else 0
-    )
+    numbers = {name: last.get(f"--data.{name}", "0") for name in ("seed", "per-class")}
+    seed, per_class = (int(n) if n.isdecimal() else 0 for n in numbers.values())
+    spec = DataSpec(name=data, root=last.get("--data.root", ""), seed=seed, per_class=per_class)
     name, spec, remark = choose_model(name, spec)
     recipe, plan = auto_recipe(name, data_of(spec), spec)
     return recipe, lambda recipe: "\n".join(filter(None, (remark, plan(recipe))))

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from torchcaps.models import Model
 
 NUM_BINS = 15
+MOST = 10.0
+"""Largest logarithm of a temperature, of a model that guesses, and of its inverse."""
 FEWEST = 20
 """Fewest validation images that decide a temperature."""
 
@@ -37,7 +39,7 @@ def fit_temperature(logits: torch.Tensor, labels: torch.Tensor) -> float:
     rest = 1 / (count + 2) / max(1, classes - 1)
     target = torch.full_like(z, rest).scatter(1, labels[:, None], (count + 1) / (count + 2))
     wanted = (target * z).sum(1).mean()
-    low, high = -14.0, 14.0  # of the logarithm of 1 / temperature
+    low, high = -MOST, MOST  # of the logarithm of 1 / temperature
     for _ in range(60):  # the slope of the loss grows with 1 / temperature: halve the interval
         middle = (low + high) / 2
         slope = ((z * np.exp(middle)).softmax(1) * z).sum(1).mean() - wanted
