@@ -154,7 +154,7 @@ def stats(
         higher = tl.maximum(top, logit * LOG2E)
         total = total * tl.exp2(top - higher) + tl.exp2(logit * LOG2E - higher)
         top = higher
-    tl.store(lse + row3.to(tl.int64) * C + c3, top + tl.log2(total), (row3 < rows) & (c3 < C))
+    tl.store(lse + c3.to(tl.int64) * rows + row3, top + tl.log2(total), (row3 < rows) & (c3 < C))
 
 
 @triton.jit
@@ -191,7 +191,7 @@ def gather(
         )
         if SCORE == DOT or SCORE == LINEAR:
             total = tl.load(
-                lse + row3.to(tl.int64) * C + c3, (row3 < rows) & (c3 < C), other=float("inf")
+                lse + c3.to(tl.int64) * rows + row3, (row3 < rows) & (c3 < C), other=float("inf")
             )
         if WEIGHTED:
             at3, inside3 = children(
@@ -227,7 +227,7 @@ def gather(
                 share = tl.exp2(logit * LOG2E - total)
             else:
                 share = tl.load(
-                    shares + (row3.to(tl.int64) * J + first + k) * C + c3,
+                    shares + (c3.to(tl.int64) + (first + k) * C) * rows + row3,
                     (row3 < rows) & (c3 < C) & (first + k < J), other=0.0,
                 ).to(tl.float32)  # fmt: skip
             if WITH_COUPLING:
@@ -267,7 +267,7 @@ def to_children(
     P: tl.constexpr, WEIGHTED: tl.constexpr, TO_POSES: tl.constexpr, TO_SHARES: tl.constexpr,
     TO_LOGITS: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of the children of each window [rows,C,R,D], and tables [rows,J,C] of weighted
+    """Gradients of the children of each window [rows,C,R,D], and tables [J,C,rows] of weighted
     shares and of the logits' gradients, for the kernels that sum over children or rows. Grid: row
     blocks, child blocks.
 
@@ -293,7 +293,7 @@ def to_children(
         )
         active = tl.load(activations + at3, inside3, other=0.0).to(tl.float32)
     if SCORE != UNIFORM:
-        total = tl.load(lse + row3.to(tl.int64) * C + c3, mask3, other=float("inf"))
+        total = tl.load(lse + c3.to(tl.int64) * rows + row3, mask3, other=float("inf"))
     uniform = 1.0 / J
     mean = tl.zeros((BM // RP, BC // CL, CL), tl.float32)
     whole = tl.zeros((BM // RP, BC // CL, CL), tl.float32)
@@ -350,7 +350,7 @@ def to_children(
                     share = tl.exp2(logit * LOG2E - total)
                 share *= active
                 d_logit = share * (d_share - mean)
-                table_at = (row3.to(tl.int64) * J + j) * C + c3
+                table_at = (c3.to(tl.int64) + j * C) * rows + row3
                 if TO_SHARES:
                     tl.store(shares + table_at, share, mask3)
                 if TO_LOGITS:
@@ -426,7 +426,7 @@ def to_transforms(
             )  # fmt: skip
             active = tl.load(activations + at3, inside3 & (base + lane3 < WI), other=0.0)
             x *= _over_entries(active.to(tl.float32), BM, BC, BD)
-        table_at = (row.to(tl.int64) * (J * C))[None, :] + (group * WI + base + lane3)
+        table_at = (group * WI + base + lane3).to(tl.int64) * rows + row[None, :]
         s_at = (row * (J * R * E) + p * E)[:, None] + e[None, :]
         s_mask = (live & (p < R))[:, None] & (e < E)[None, :]
         new_totals = ()
@@ -435,12 +435,16 @@ def to_transforms(
             s = tl.load(grad1 + s_at + j * (R * E), s_mask & (j < J), other=0.0).to(CAST)
             weighed = x
             if SCORE != UNIFORM:
-                share = tl.load(shares + table_at + j * C, share_mask & (j < J), other=0.0)
+                share = tl.load(
+                    shares + table_at + j.to(tl.int64) * C * rows, share_mask & (j < J), other=0.0
+                )
                 weighed = x * _over_entries(share.to(tl.float32), BM, BC, BD)
             sums = tl.dot(weighed.to(CAST), s, totals[k], input_precision=P)
             if SCORE == DOT:
                 q = tl.load(query + s_at + j * (R * E), s_mask & (j < J), other=0.0).to(CAST)
-                scored = tl.load(d_logits + table_at + j * C, share_mask & (j < J), other=0.0)
+                scored = tl.load(
+                    d_logits + table_at + j.to(tl.int64) * C * rows, share_mask & (j < J), other=0.0
+                )
                 weighed = x * _over_entries(scored.to(tl.float32), BM, BC, BD)
                 sums = tl.dot(weighed.to(CAST), q, sums, input_precision=P)
             new_totals = new_totals + (sums,)
@@ -466,22 +470,25 @@ SCORES = {"uniform": 0, "dot": 1, "linear": 2, "known": 3}
 
 
 def tile(shape: Shape, score: str, kernel: str) -> Tile:
-    """Tile of a kernel, measured on an H200: many parents pay for wider tiles."""
+    """Tile of a kernel: many parents pay for wider tiles, and so do many blocks."""
     many = shape.parents > 32
+    blocks = cdiv(shape.rows, 64) * cdiv(shape.children * pow2(shape.in_dim), 64)
     if kernel == "stats":
         return Tile(64, 128 if many or score == "linear" else 64, 4, 3)
     if kernel == "gather":
         if score == "linear":
             return Tile(32, 64, 2, 3, 4)
+        if score == "known":
+            return Tile(64, 64, 4, 1, 4)
         if many and shape.rows >= 128 and pow2(shape.out_dim) <= 16:
             return Tile(128, 64, 8, 3, 4)
         return Tile(64, 64, 4, 3, 2)
     if kernel == "to_transforms":
-        return Tile(64, 64, 4, 3, 4)
+        return Tile(64, 64, 4, 1, 4)
     if score == "linear":
         # wider without windows: matrix poses, and sizes too large for the kernels in `shares`
         return Tile(32, 64 if shape.covers else 32, 2, 3)
-    return Tile(64, 64 if many or score == "uniform" else 32, 4, 3)
+    return Tile(64, 64 if many or score == "uniform" or blocks >= 264 else 32, 4, 3)
 
 
 def _sizes(shape: Shape, t: Tile, kernel: str, size: int) -> tuple[int, int, int]:
@@ -520,7 +527,7 @@ def options(shape: Shape, t: Tile, score: str, kernel: str, poses: Tensor) -> di
         "BC": block,
         "BE": max(16, pow2(shape.out_dim)),
         "num_warps": t.warps,
-        "num_stages": stages(t.stages, stage, product),
+        "num_stages": stages(t.stages, stage, product, t.warps),
     }
     if kernel in ("gather", "to_transforms"):
         chosen["JB"] = min(t.parents, pow2(shape.parents))
@@ -591,7 +598,7 @@ def backward(
     f32, new = torch.float32, poses.new_empty
     weighted = activations is not None
     empty = new(0, dtype=f32)
-    size = (shape.rows, shape.parents, shape.children)
+    size = (shape.parents, shape.children, shape.rows)
     kind = poses.dtype if o["CAST"] != tl.float32 else f32
     scored = score != "uniform"
     to_shares, to_logits = scored and needs.weight, score == "dot" and (needs.weight or needs.query)
