@@ -1,9 +1,16 @@
-"""Every kernel compiles for sm_90 without a GPU, and for sm_80 with TORCHCAPS_ATTACK."""
+"""Every kernel compiles without a GPU for those named below, within their shared memory.
+
+On sm_90 spills and instructions are within what was recorded here. TORCHCAPS_ATTACK: both
+precisions of every kernel, in place of one in turns.
+"""
 
 import os
+import re
 import subprocess
 import sys
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,8 +20,16 @@ triton = pytest.importorskip("triton")
 from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.compiler import ASTSource  # noqa: E402
 
-from torchcaps.kernels import attention, shares, smo, templates, votes  # noqa: E402
+from torchcaps.kernels import attention, common, shares, smo, templates, votes  # noqa: E402
 from torchcaps.kernels.common import Shape  # noqa: E402
+
+TARGETS = {
+    "A100": (80, 166_912),
+    "RTX 4090": (89, 101_376),
+    "H200": (90, 232_448),
+    "64 KB": (80, 65_536),
+}
+"""Compute capability, and bytes of shared memory that a program can have."""
 
 DENSE = Shape(128, 1, 1, 1152, 1, 1, 0, 1, 8, 10, 16, 1152)
 CONV = Shape(128, 16, 16, 32, 3, 2, 1, 4, 4, 32, 4, 288)
@@ -25,19 +40,30 @@ WIDE = [
 POINTWISE = Shape(16, 8, 8, 16, 1, 1, 0, 1, 16, 16, 16, 16)
 GLOBAL = Shape(16, 1, 1, 1024, 1, 1, 0, 1, 16, 64, 32, 1024)
 ROWS = Shape(16, 8, 8, 4, 3, 1, 0, 8, 8, 40, 16, 36)
+LARGE = Shape(128, 1, 1, 2048, 1, 1, 0, 1, 8, 100, 16, 2048)
+PIXELS = Shape(2, 128, 128, 8, 5, 1, 2, 1, 32, 8, 32, 200)
+DEEP = Shape(4, 8, 8, 8, 3, 1, 1, 1, 128, 16, 32, 72)
+TALL = Shape(4, 8, 8, 8, 3, 1, 1, 8, 128, 16, 16, 72)
+PARTS = ("stats", "gather", "backward")
+RECORDED = {
+    ("stats", "dot", LARGE): ((3.6, 0), (3.9, 0)),
+    ("gather", "dot", LARGE): ((5.4, 0), (6.2, 0)),
+    ("backward", "dot", LARGE): ((34.0, 146), (31.4, 130)),
+    ("backward", "uniform", LARGE): ((7.7, 0), (6.3, 0)),
+    ("backward", "dot", PIXELS): ((63.5, 2), (63.7, 20)),
+}
+"""Instructions in loops for an entry of a vote, and accesses to local memory, in tf32 and in bf16
+(Triton 3.6, sm_90). A tenth more fails, and so do four accesses more.
+"""
 JOBS = [
     ("stats", "dot", DENSE),
     ("gather", "dot", DENSE),
     ("gather", "uniform", DENSE),
-    ("gather", "known", DENSE),
-    ("to_children", "dot", DENSE),
-    ("to_children", "uniform", DENSE),
-    ("to_transforms", "dot", DENSE),
-    ("to_transforms", "uniform", DENSE),
+    ("backward", "dot", DENSE),
+    ("backward", "uniform", DENSE),
     ("stats", "linear", CONV),
     ("gather", "linear", CONV),
-    ("to_children", "linear", CONV),
-    ("to_transforms", "linear", CONV),
+    ("backward", "linear", CONV),
     ("votes-forward", "dot", CONV),
     ("votes-backward", "dot", CONV),
     ("votes-forward", "gauss", CONV),
@@ -55,7 +81,9 @@ JOBS = [
         for part in ("gather", "to_children", "to_transforms")
         for shape in (POINTWISE, GLOBAL, WIDE[1])
     ),
-    *((part, "dot", wide) for part in ("gather", "to_children", "to_transforms") for wide in WIDE),
+    *((part, "dot", wide) for part in ("gather", "backward") for wide in WIDE),
+    *((part, "dot", PIXELS) for part in PARTS),
+    *((p, "gauss", shape) for p in ("votes-forward", "votes-backward") for shape in (DEEP, TALL)),
     ("place", "templates", {"BP": 256}),
     ("place_backward", "templates", {"BP": 128, "BS": 16, "BLOCKS": 13}),
     ("smo", "pairs", {"CHUNKS": 4, "BLOCK": 4096, "num_warps": 16, "num_stages": 1}),
@@ -66,7 +94,7 @@ OTHERS = {
     "ranges": "*i32", "steps": "*i32", "alpha": "*fp64", "slope": "*fp64", "c": "fp32",
     "tolerance": "fp32",
 }  # fmt: skip
-HALF = ("poses", "weight", "shares", "d_logits", "d_poses", "d_shares", "grad")
+HALF = ("poses", "weight", "shares", "d_poses", "d_shares", "grad")
 
 
 def _options(part, score, shape, half):
@@ -101,23 +129,21 @@ def _options(part, score, shape, half):
         more = {"WITH_LSE": known, "STATS": stats, "WITH_COUPLING": not stats}
         return votes.forward_kernel, {**options, **more}
     poses = poses.to(torch.bfloat16 if half else torch.float32)
-    options = attention.options(shape, attention.tile(shape, score, part), score, part, poses)
+    tile = attention.tile(shape, score, part)
+    options = attention.options(shape, tile, score, poses)
     if part == "gather":
-        options |= {"CHUNK": 4, "WEIGHTED": weighted, "WITH_COUPLING": score != "known"}
-    elif part == "to_children":
-        tables = score != "uniform"
-        options |= {"WEIGHTED": weighted, "TO_POSES": True, "TO_SHARES": tables}
-        options["TO_LOGITS"] = score == "dot"
-    elif part == "to_transforms":
-        options |= {"CHUNK": 4, "WEIGHTED": weighted}
-    return getattr(attention, part), options
+        options |= {"JB": tile.parents, "CHUNK": 4, "WEIGHTED": weighted, "WITH_COUPLING": True}
+    if part == "backward":
+        options |= {"WEIGHTED": weighted, "TO_POSES": True, "TO_WEIGHT": True}
+        options["TO_QUERY"] = score == "dot"
+    return getattr(attention, part.replace("backward", "backward_kernel")), options
 
 
 def _absent(name, score):
     """Arguments that this score passes as None."""
     return (
         (name == "activations" and score not in ("linear", "gauss"))
-        or (name == "query" and score in ("uniform", "linear", "known"))
+        or (name == "query" and score in ("uniform", "linear"))
         or (name in ("precision", "bias") and score != "gauss")
         or (name.startswith("route_") and score != "linear")
     )
@@ -158,30 +184,78 @@ def _compile(part, score, shape, capability, half):
     )
 
 
-def compile_all(capability):
+def _disassembled(built):
+    tools = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(built.asm["cubin"])
+        file.flush()
+        command = [tools / "nvdisasm", "-c", file.name]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def spills(sass):
+    """Accesses to local memory."""
+    return len(re.findall(r"\b(?:STL|LDL)\b", sass))
+
+
+def in_loops(sass):
+    """Instructions between the targets of backward branches and those branches."""
+    lines, labels, count = 0, {}, 0
+    for line in sass.splitlines():
+        if label := re.match(r"\s*(\.L_x_\d+):", line):
+            labels[label[1]] = lines
+        elif re.search(r"/\*[0-9a-f]{4,}\*/\s+.*;", line):
+            lines += 1
+            back = re.search(r"BRA.*`\((\.L_x_\d+)\)", line)
+            if back and back[1] in labels and lines - labels[back[1]] > 8:
+                count += lines - labels[back[1]]
+    return count
+
+
+def compile_all(name):
+    capability, limit = TARGETS[name]
+    for module in (attention, common, shares, votes):
+        if hasattr(module, "shared_memory"):
+            module.shared_memory = lambda: limit
     both = "TORCHCAPS_ATTACK" in os.environ  # else each in one precision, by turns
     jobs = [
         (*job, capability, half)
         for n, job in enumerate(JOBS)
         for half in (False, True)
-        if both or half == bool(n % 2)
+        if (both or half == bool(n % 2)) and not _too_large(*job)
     ]
-    limit = 232_448 if capability == 90 else 166_912
     with ThreadPoolExecutor(min(2, os.cpu_count() or 1)) as pool:
         for job, built in zip(jobs, pool.map(lambda j: _compile(*j), jobs), strict=True):
             assert len(built.asm["cubin"]) > 1000, job
-            assert built.metadata.shared <= limit, job
+            assert built.metadata.shared <= limit, (job, built.metadata.shared)
+    if name == "H200":
+        for job, bounds in RECORDED.items():
+            for half, bound in enumerate(bounds):
+                count, local = measure(*job, bool(half))
+                assert count < 1.1 * bound[0] and local <= bound[1] + 4, (job, count, local)
+
+
+def _too_large(part, score, shape):
+    return part.startswith("votes") and votes.why_not(shape.pose_rows, shape.in_dim, shape.out_dim)
+
+
+def measure(part, score, shape, half):
+    """Instructions of a thread in loops, for each entry of a vote; accesses to local memory."""
+    sass = _disassembled(_compile(part, score, shape, 90, half))
+    tile = attention.tile(shape, score, part)
+    entries = tile.rows * tile.columns * (tile.parents if part == "gather" else 1)
+    return in_loops(sass) / (entries / (32 * tile.warps)), spills(sass)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the other tests compile for this GPU")
-@pytest.mark.parametrize("capability", [80, 90] if "TORCHCAPS_ATTACK" in os.environ else [90])
-def test_every_kernel_compiles(capability, tmp_path):
+@pytest.mark.parametrize("name", TARGETS)
+def test_every_kernel_compiles(name, tmp_path):
     """Runs in a subprocess, because this process interprets the kernels."""
     environment = os.environ | {"TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
-    command = [sys.executable, "-m", "tests.kernels.test_cross_compile", str(capability)]
+    command = [sys.executable, "-m", "tests.kernels.test_cross_compile", name]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 
 if __name__ == "__main__":
-    compile_all(int(sys.argv[1]))
+    compile_all(sys.argv[1])

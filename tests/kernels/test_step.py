@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from tests.kernels.cases import CASES, DEVICE
+from torchcaps.errors import TorchcapsError
 from torchcaps.routing import Window, dynamic_routing, inverted_routing
 
 pytest.importorskip("triton")
@@ -105,6 +106,30 @@ def test_self_routing_stores_couplings_up_to_the_budget():
     assert stored[2].requires_grad and not formed[2].requires_grad
     for a, b in zip(stored, formed, strict=True):
         torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-4)
+
+
+def test_gradients_on_demand():
+    """A gradient is the same whichever others are computed."""
+    for name in ("dynamic-conv", "inverted-matrix-conv", "em-few"):
+        case = next(c for c in CASES if c.name == name)
+        tensors = [t.requires_grad_() for t in case.tensors()]
+        every = torch.autograd.grad(sum(t.sum() for t in case(tensors, "triton")), tensors)
+        for n, expected in enumerate(every[:2]):
+            alone = [t.detach().requires_grad_(m == n) for m, t in enumerate(tensors)]
+            loss = sum(t.sum() for t in case(alone, "triton"))
+            (found,) = torch.autograd.grad(loss, alone[n])
+            torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+
+
+def test_too_little_shared_memory(monkeypatch):
+    from torchcaps.kernels import votes
+
+    monkeypatch.setattr(votes, "shared_memory", lambda: 101_376)
+    poses = torch.randn(1, 3, 8 * 128, device=DEVICE)
+    weight = torch.randn(3, 2, 128, 16, device=DEVICE)
+    message = "8 rows with transforms of 128x16 need 128 KB of shared memory, and this GPU has 99"
+    with pytest.raises(TorchcapsError, match=message):
+        inverted_routing(poses, weight, impl="triton")
 
 
 def test_strided_inputs():

@@ -43,7 +43,6 @@ from torchcaps.kernels.ops import Inputs, Needs
 UNIFORM = tl.constexpr(0)
 DOT = tl.constexpr(1)
 LINEAR = tl.constexpr(2)
-KNOWN = tl.constexpr(3)
 
 
 @triton.jit
@@ -154,12 +153,12 @@ def stats(
         higher = tl.maximum(top, logit * LOG2E)
         total = total * tl.exp2(top - higher) + tl.exp2(logit * LOG2E - higher)
         top = higher
-    tl.store(lse + c3.to(tl.int64) * rows + row3, top + tl.log2(total), (row3 < rows) & (c3 < C))
+    tl.store(lse + row3.to(tl.int64) * C + c3, top + tl.log2(total), (row3 < rows) & (c3 < C))
 
 
 @triton.jit
 def gather(
-    poses, weight, activations, query, route_weight, route_bias, lse, shares, sum0, sum1, coupling,
+    poses, weight, activations, query, route_weight, route_bias, lse, sum0, sum1, coupling,
     rows, H: tl.constexpr, W: tl.constexpr, HO: tl.constexpr, WO: tl.constexpr,
     I: tl.constexpr, J: tl.constexpr, C: tl.constexpr, WI: tl.constexpr,
     KS: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr,
@@ -189,9 +188,9 @@ def gather(
         x = _load_children(
             poses, m, p, base, cn, d, rows, C, H, W, HO, WO, I, KS, STRIDE, PAD, R, D, BC
         )
-        if SCORE == DOT or SCORE == LINEAR:
+        if SCORE != UNIFORM:
             total = tl.load(
-                lse + c3.to(tl.int64) * rows + row3, (row3 < rows) & (c3 < C), other=float("inf")
+                lse + row3.to(tl.int64) * C + c3, (row3 < rows) & (c3 < C), other=float("inf")
             )
         if WEIGHTED:
             at3, inside3 = children(
@@ -219,17 +218,12 @@ def gather(
                 ).to(CAST)
                 g = _score(qs[k][0], qs[k][1], wt, CAST, P)
                 share = tl.exp2(over_poses(x * g, BM, RP, BC, BD, CL, DL) * LOG2E - total)
-            elif SCORE == LINEAR:
+            else:
                 g, logit = _route_logit(
                     x, route_weight, route_bias, c % WI, c3 % WI, p, d,
                     tl.minimum(first + k, J - 1), J, R, D, BM, RP, BC, BD, CL, DL,
                 )  # fmt: skip
                 share = tl.exp2(logit * LOG2E - total)
-            else:
-                share = tl.load(
-                    shares + (c3.to(tl.int64) + (first + k) * C) * rows + row3,
-                    (row3 < rows) & (c3 < C) & (first + k < J), other=0.0,
-                ).to(tl.float32)  # fmt: skip
             if WITH_COUPLING:
                 tl.store(
                     coupling + (row3.to(tl.int64) * J + first + k) * C + c3, share,
@@ -255,24 +249,26 @@ def gather(
 
 
 @triton.jit
-def to_children(
+def backward_kernel(
     poses, weight, activations, query, route_weight, route_bias, lse, grad0, grad1,
-    d_poses, shares, d_logits, expected_grad, d_route_weight, d_route_bias, num_slots,
+    d_poses, d_weight, expected_grad, d_query, d_route_weight, d_route_bias,
+    weight_stride, query_stride, weight_slots, query_slots,
     rows, H: tl.constexpr, W: tl.constexpr, HO: tl.constexpr, WO: tl.constexpr,
     I: tl.constexpr, J: tl.constexpr, C: tl.constexpr, WI: tl.constexpr,
     KS: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr,
     R: tl.constexpr, D: tl.constexpr, E: tl.constexpr, RP: tl.constexpr,
     BM: tl.constexpr, BC: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr,
     CL: tl.constexpr, DL: tl.constexpr, SCORE: tl.constexpr, CAST: tl.constexpr,
-    P: tl.constexpr, WEIGHTED: tl.constexpr, TO_POSES: tl.constexpr, TO_SHARES: tl.constexpr,
-    TO_LOGITS: tl.constexpr,
+    P: tl.constexpr, WEIGHTED: tl.constexpr, TO_POSES: tl.constexpr, TO_WEIGHT: tl.constexpr,
+    TO_QUERY: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of the children of each window [rows,C,R,D], and tables [J,C,rows] of weighted
-    shares and of the logits' gradients, for the kernels that sum over children or rows. Grid: row
-    blocks, child blocks.
+    """All gradients. Grid: row blocks, child blocks.
 
-    A program has all parents of its children. `expected_grad` is sum_j share d(share): the gradient
-    of the activation, and what the softmax backward subtracts.
+    A program has all parents of its children, so it writes the whole gradient of their poses. Row
+    blocks add up the gradient of the transforms, child blocks that of the queries, each in a slot
+    (one slot per block if the result must be deterministic). Each window has a gradient of its
+    children [rows,C,R,D]. `expected_grad` is sum_j share
+    d(share): the gradient of the activation, and what the softmax backward subtracts.
     """
     m, p, row3, e, q_at, q_mask = _load_rows(rows, J, R, E, RP, BM, BE)
     lane, d = columns(tl.arange(0, BC * BD), BD, CL, DL)
@@ -282,8 +278,7 @@ def to_children(
     x = _load_children(
         poses, m, p, base, lane, d, rows, C, H, W, HO, WO, I, KS, STRIDE, PAD, R, D, BC
     )
-    wn = transform(c, C, WI)
-    t_at = (wn * (J * D * E) + d * E)[None, :] + e[:, None]
+    t_at = (transform(c, C, WI) * (J * D * E) + d * E)[None, :] + e[:, None]
     t_mask = ((c < C) & (d < D))[None, :] & (e < E)[:, None]
     mask3 = (row3 < rows) & (c3 < C)
     active = 1.0
@@ -293,7 +288,11 @@ def to_children(
         )
         active = tl.load(activations + at3, inside3, other=0.0).to(tl.float32)
     if SCORE != UNIFORM:
-        total = tl.load(lse + c3.to(tl.int64) * rows + row3, mask3, other=float("inf"))
+        total = tl.load(lse + row3.to(tl.int64) * C + c3, mask3, other=float("inf"))
+    ck, dk = columns(left_order(tl.arange(0, BC * BD), CAST), BD, CL, DL)
+    ck += base
+    w_at = (transform(ck, C, WI) * (J * D * E) + dk * E)[:, None] + e[None, :]
+    w_mask = ((ck < C) & (dk < D))[:, None] & (e < E)[None, :]
     uniform = 1.0 / J
     mean = tl.zeros((BM // RP, BC // CL, CL), tl.float32)
     whole = tl.zeros((BM // RP, BC // CL, CL), tl.float32)
@@ -325,199 +324,115 @@ def to_children(
         if WEIGHTED:
             tl.store(expected_grad + row3.to(tl.int64) * C + c3, mean, mask3)
     d_x = tl.zeros((BM, BC * BD), tl.float32)
-    slot = (tl.program_id(0) % num_slots).to(tl.int64)
-    if SCORE != UNIFORM or TO_POSES:
-        for j in range(J):
-            wt = tl.load(weight + t_at + j * (D * E), t_mask, other=0.0).to(CAST)
-            s = tl.load(grad1 + q_at + j * (R * E), q_mask, other=0.0).to(CAST)
-            h = tl.dot(s, wt, input_precision=P)
-            if SCORE == UNIFORM:
-                d_x += h
-            else:
-                d_share = over_poses(x * h, BM, RP, BC, BD, CL, DL)
-                if WEIGHTED:
-                    d_share += tl.load(grad0 + row3 * J + j, row3 < rows, other=0.0)
-                if SCORE == DOT:
-                    q = tl.load(query + q_at + j * (R * E), q_mask, other=0.0)
-                    high, low = _terms(q, CAST)
-                    g = _score(high, low, wt, CAST, P)
-                    share = tl.exp2(over_poses(x * g, BM, RP, BC, BD, CL, DL) * LOG2E - total)
-                else:
-                    g, logit = _route_logit(
-                        x, route_weight, route_bias, c % WI, c3 % WI, p, d, j, J, R, D,
-                        BM, RP, BC, BD, CL, DL,
-                    )  # fmt: skip
-                    share = tl.exp2(logit * LOG2E - total)
-                share *= active
-                d_logit = share * (d_share - mean)
-                table_at = (c3.to(tl.int64) + j * C) * rows + row3
-                if TO_SHARES:
-                    tl.store(shares + table_at, share, mask3)
-                if TO_LOGITS:
-                    tl.store(d_logits + table_at, d_logit, mask3)
-                if TO_POSES:
-                    d_x += to_poses(share, BM, RP, BC, BD, CL, DL) * h
-                    d_x += to_poses(d_logit, BM, RP, BC, BD, CL, DL) * g
-                if SCORE == LINEAR:
-                    scored = to_poses(d_logit, BM, RP, BC, BD, CL, DL) * x
-                    if R == 1:
-                        to_r = d_route_weight + slot * (WI * R * D * J) + (c % WI * D + d) * J + j
-                        tl.atomic_add(to_r, tl.sum(scored, 0), (c < C) & (d < D), sem="relaxed")
-                    else:
-                        pr = tl.arange(0, RP)[:, None]
-                        to_r = (c % WI * (R * D) + d)[None, :] + pr * D
-                        to_r = d_route_weight + slot * (WI * R * D * J) + to_r * J + j
-                        over_rows = tl.sum(tl.reshape(scored, (BM // RP, RP, BC * BD)), 0)
-                        r_mask = (pr < R) & ((c < C) & (d < D))[None, :]
-                        tl.atomic_add(to_r, over_rows, r_mask, sem="relaxed")
-                    to_b = d_route_bias + slot * (WI * J) + c3 % WI * J + j
-                    bias = tl.sum(d_logit, 0)[None, :, :]
-                    tl.atomic_add(to_b, bias, c3 < C, sem="relaxed")
-    if TO_POSES:
+    slot_w = (tl.program_id(0) % weight_slots).to(tl.int64)
+    slot_q = (tl.program_id(1) % query_slots).to(tl.int64)
+    for j in range(J):
+        wt = tl.load(weight + t_at + j * (D * E), t_mask, other=0.0).to(CAST)
+        s = tl.load(grad1 + q_at + j * (R * E), q_mask, other=0.0).to(CAST)
+        h = tl.dot(s, wt, input_precision=P)
         if SCORE == UNIFORM:
-            d_x *= uniform
+            share = uniform * active
             if WEIGHTED:
-                d_x *= to_poses(active, BM, RP, BC, BD, CL, DL)
-        at = (m.to(tl.int64) * C)[:, None] * (R * D) + (c * (R * D) + d)[None, :] + (p * D)[:, None]
-        mask = ((m < rows) & (p < R))[:, None] & ((c < C) & (d < D))[None, :]
-        tl.store(d_poses + at, d_x, mask)
-
-
-@triton.jit
-def to_transforms(
-    poses, activations, query, grad1, shares, d_logits, d_weight,
-    rows, H: tl.constexpr, W: tl.constexpr, HO: tl.constexpr, WO: tl.constexpr,
-    I: tl.constexpr, J: tl.constexpr, C: tl.constexpr, WI: tl.constexpr,
-    KS: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr,
-    R: tl.constexpr, D: tl.constexpr, E: tl.constexpr, RP: tl.constexpr,
-    BM: tl.constexpr, BC: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr,
-    SCORE: tl.constexpr, CAST: tl.constexpr, P: tl.constexpr, JB: tl.constexpr,
-    CHUNK: tl.constexpr, WEIGHTED: tl.constexpr,
-):  # fmt: skip
-    """Gradients of the transforms. Grid: blocks of transforms, parents / JB, ranges of rows.
-
-    Children that share a transform count as separate rows. Tiles have their rows last, as the
-    product's left operand needs them.
-    """
-    GROUPS: tl.constexpr = C // WI
-    base, first, split = tl.program_id(0) * BC, tl.program_id(1) * JB, tl.program_id(2)
-    n, e = tl.arange(0, BC * BD), tl.arange(0, BE)
-    d, lane = (n % BD)[:, None], (n // BD)[:, None]
-    lane3 = tl.arange(0, BC)[:, None]
-    totals = ()
-    for k in tl.static_range(JB):
-        totals = totals + (tl.zeros((BC * BD, BE), tl.float32),)
-    for step in range(CHUNK):
-        line = (split * CHUNK + step) * BM + tl.arange(0, BM)
-        p, row = line % RP, line // RP // GROUPS
-        group = (line // RP % GROUPS)[None, :]
-        live = row < rows
-        at, inside = children(
-            row[None, :], base, lane + group * WI, rows, C, H, W, HO, WO, I, KS, STRIDE, PAD,
-            BC if GROUPS == 1 else 0,
-        )  # fmt: skip
-        mask = inside & (base + lane < WI) & (d < D) & (p < R)[None, :]
-        x = tl.load(poses + at * (R * D) + (p * D)[None, :] + d, mask, other=0.0).to(tl.float32)
-        share_mask = live[None, :] & (base + lane3 < WI)
-        if SCORE == UNIFORM and WEIGHTED:
-            at3, inside3 = children(
-                row[None, :], base, lane3 + group * WI, rows, C, H, W, HO, WO, I, KS, STRIDE, PAD,
-                BC if GROUPS == 1 else 0,
-            )  # fmt: skip
-            active = tl.load(activations + at3, inside3 & (base + lane3 < WI), other=0.0)
-            x *= _over_entries(active.to(tl.float32), BM, BC, BD)
-        table_at = (group * WI + base + lane3).to(tl.int64) * rows + row[None, :]
-        s_at = (row * (J * R * E) + p * E)[:, None] + e[None, :]
-        s_mask = (live & (p < R))[:, None] & (e < E)[None, :]
-        new_totals = ()
-        for k in tl.static_range(JB):
-            j = first + k
-            s = tl.load(grad1 + s_at + j * (R * E), s_mask & (j < J), other=0.0).to(CAST)
-            weighed = x
-            if SCORE != UNIFORM:
-                share = tl.load(
-                    shares + table_at + j.to(tl.int64) * C * rows, share_mask & (j < J), other=0.0
-                )
-                weighed = x * _over_entries(share.to(tl.float32), BM, BC, BD)
-            sums = tl.dot(weighed.to(CAST), s, totals[k], input_precision=P)
+                weighed = to_poses(share, BM, RP, BC, BD, CL, DL)
+            else:
+                weighed = uniform
+            if TO_POSES:
+                d_x += weighed * h
+            if TO_WEIGHT:
+                d_w = tl.dot(tl.trans(s), (weighed * x).to(CAST), input_precision=P)
+        else:
+            d_share = over_poses(x * h, BM, RP, BC, BD, CL, DL)
+            if WEIGHTED:
+                d_share += tl.load(grad0 + row3 * J + j, row3 < rows, other=0.0)
             if SCORE == DOT:
-                q = tl.load(query + s_at + j * (R * E), s_mask & (j < J), other=0.0).to(CAST)
-                scored = tl.load(
-                    d_logits + table_at + j.to(tl.int64) * C * rows, share_mask & (j < J), other=0.0
-                )
-                weighed = x * _over_entries(scored.to(tl.float32), BM, BC, BD)
-                sums = tl.dot(weighed.to(CAST), q, sums, input_precision=P)
-            new_totals = new_totals + (sums,)
-        totals = new_totals
-    for k in tl.static_range(JB):
-        to = (
-            ((split.to(tl.int64) * WI + base + lane) * J + first + k) * (D * E) + d * E + e[None, :]
-        )
-        mask = (base + lane < WI) & (d < D) & (e < E)[None, :] & (first + k < J)
-        sums = totals[k]
-        if SCORE == UNIFORM:
-            sums *= 1.0 / J
-        tl.store(d_weight + to, sums, mask)
+                q = tl.load(query + q_at + j * (R * E), q_mask, other=0.0)
+                high, low = _terms(q, CAST)
+                g = _score(high, low, wt, CAST, P)
+                share = tl.exp2(over_poses(x * g, BM, RP, BC, BD, CL, DL) * LOG2E - total)
+            else:
+                g, logit = _route_logit(
+                    x, route_weight, route_bias, c % WI, c3 % WI, p, d, j, J, R, D,
+                    BM, RP, BC, BD, CL, DL,
+                )  # fmt: skip
+                share = tl.exp2(logit * LOG2E - total)
+            share *= active
+            d_logit = share * (d_share - mean)
+            weighed = to_poses(share, BM, RP, BC, BD, CL, DL)
+            scored = to_poses(d_logit, BM, RP, BC, BD, CL, DL)
+            if TO_POSES:
+                d_x += weighed * h + scored * g
+            x_scored = (scored * x).to(CAST)
+            if TO_WEIGHT:
+                d_w = tl.dot(tl.trans(s), (weighed * x).to(CAST), input_precision=P)
+                if SCORE == DOT:
+                    d_w = tl.dot(tl.trans(high), x_scored, d_w, input_precision=P)
+            if TO_QUERY:
+                w = tl.load(weight + w_at + j * (D * E), w_mask, other=0.0).to(CAST)
+                d_q = tl.dot(as_left(x_scored, BM, BC * BD, CAST), w, input_precision=P)
+                to_q = d_query + slot_q * query_stride + q_at + j * (R * E)
+                tl.atomic_add(to_q, d_q, q_mask, sem="relaxed")
+            if SCORE == LINEAR:
+                if R == 1:
+                    to_r = d_route_weight + slot_w * (WI * R * D * J) + (c % WI * D + d) * J + j
+                    tl.atomic_add(to_r, tl.sum(scored * x, 0), (c < C) & (d < D), sem="relaxed")
+                else:
+                    pr = tl.arange(0, RP)[:, None]
+                    to_r = (c % WI * (R * D) + d)[None, :] + pr * D
+                    to_r = d_route_weight + slot_w * (WI * R * D * J) + to_r * J + j
+                    over_rows = tl.sum(tl.reshape(scored * x, (BM // RP, RP, BC * BD)), 0)
+                    r_mask = (pr < R) & ((c < C) & (d < D))[None, :]
+                    tl.atomic_add(to_r, over_rows, r_mask, sem="relaxed")
+                to_b = d_route_bias + slot_w * (WI * J) + c3 % WI * J + j
+                bias = tl.sum(d_logit, 0)[None, :, :]
+                tl.atomic_add(to_b, bias, c3 < C, sem="relaxed")
+        if TO_WEIGHT:
+            to_w = d_weight + slot_w * weight_stride + t_at + j * (D * E)
+            tl.atomic_add(to_w, d_w, t_mask, sem="relaxed")
+    if TO_POSES:
+        first = d_poses + (tl.program_id(0) * (BM // RP)).to(tl.int64) * (C * R * D)
+        at = (tl.arange(0, BM) // RP * (C * R * D) + p * D)[:, None] + (c * (R * D) + d)[None, :]
+        mask = ((m < rows) & (p < R))[:, None] & ((c < C) & (d < D))[None, :]
+        tl.store(first + at, d_x, mask)
 
 
-@triton.jit
-def _over_entries(share, BM: tl.constexpr, BC: tl.constexpr, BD: tl.constexpr):
-    """Repeat each child's share for the entries of its pose. [BC,BM] -> [BC*BD,BM]"""
-    return tl.reshape(tl.broadcast_to(share[:, None, :], (BC, BD, BM)), (BC * BD, BM))
-
-
-SCORES = {"uniform": 0, "dot": 1, "linear": 2, "known": 3}
+SCORES = {"uniform": 0, "dot": 1, "linear": 2}
 
 
 def tile(shape: Shape, score: str, kernel: str) -> Tile:
-    """Tile of a kernel: many parents pay for wider tiles, and so do many blocks."""
+    """Tile of a kernel, measured on an H200: many parents pay for wider tiles."""
     many = shape.parents > 32
-    blocks = cdiv(shape.rows, 64) * cdiv(shape.children * pow2(shape.in_dim), 64)
     if kernel == "stats":
         return Tile(64, 128 if many or score == "linear" else 64, 4, 3)
     if kernel == "gather":
         if score == "linear":
             return Tile(32, 64, 2, 3, 4)
-        if score == "known":
-            return Tile(64, 64, 4, 1, 4)
         if many and shape.rows >= 128 and pow2(shape.out_dim) <= 16:
             return Tile(128, 64, 8, 3, 4)
         return Tile(64, 64, 4, 3, 2)
-    if kernel == "to_transforms":
-        return Tile(64, 64, 4, 1, 4)
     if score == "linear":
         # wider without windows: matrix poses, and sizes too large for the kernels in `shares`
         return Tile(32, 64 if shape.covers else 32, 2, 3)
-    return Tile(64, 64 if many or score == "uniform" or blocks >= 264 else 32, 4, 3)
+    return Tile(64, 64 if many or score == "uniform" else 32, 4, 3)
 
 
-def _sizes(shape: Shape, t: Tile, kernel: str, size: int) -> tuple[int, int, int]:
+def _sizes(shape: Shape, t: Tile, size: int) -> tuple[int, int, int]:
     """Children of a block, and bytes of a pipeline stage and of a product, for entries of `size`
     bytes.
     """
     wide, out = pow2(shape.in_dim), max(16, pow2(shape.out_dim))
-    limit = shape.transforms if kernel == "to_transforms" else shape.children
-    block = max(1, 16 // wide, min(pow2(limit), t.columns // wide))
+    block = max(1, 16 // wide, min(pow2(shape.children), t.columns // wide))
     columns = block * wide
-    transforms, state, poses = size * columns * out, 4 * t.rows * out, size * t.rows * columns
-    shares = 4 * t.rows // pow2(shape.pose_rows) * block
-    stage = {
-        "stats": transforms + state,
-        "gather": t.parents * (2 * transforms + shares) + poses + shares,
-        "to_children": transforms + 2 * state,
-        "to_transforms": 2 * t.parents * (state + shares) + poses,
-    }[kernel]
-    return block, stage, 4 * t.rows * columns
+    product = 4 * t.rows * columns
+    transforms = 2 * max(size, 4) * columns * out * t.parents  # in two orders
+    return block, transforms + 8 * t.rows * out + product, product
 
 
-def options(shape: Shape, t: Tile, score: str, kernel: str, poses: Tensor) -> dict:
+def options(shape: Shape, t: Tile, score: str, poses: Tensor) -> dict:
     size = poses.element_size()
     tiles = list(narrower(t))
-    t = next(
-        (n for n in tiles if max(_sizes(shape, n, kernel, size)) <= shared_memory()), tiles[-1]
-    )
-    block, stage, product = _sizes(shape, t, kernel, size)
-    chosen = {
+    t = next((n for n in tiles if max(_sizes(shape, n, size)) <= shared_memory()), tiles[-1])
+    block, stage, product = _sizes(shape, t, size)
+    return {
         **shape.constants(),
         **arithmetic(poses),
         "SCORE": SCORES[score],
@@ -526,36 +441,11 @@ def options(shape: Shape, t: Tile, score: str, kernel: str, poses: Tensor) -> di
         "BD": pow2(shape.in_dim),
         "BC": block,
         "BE": max(16, pow2(shape.out_dim)),
+        "CL": min(4, block),
+        "DL": min(2, pow2(shape.in_dim)),
         "num_warps": t.warps,
-        "num_stages": stages(t.stages, stage, product, t.warps),
+        "num_stages": stages(t.stages, stage, product),
     }
-    if kernel in ("gather", "to_transforms"):
-        chosen["JB"] = min(t.parents, pow2(shape.parents))
-    if kernel != "to_transforms":
-        chosen |= {"CL": min(4, block), "DL": min(2, chosen["BD"])}
-    return chosen
-
-
-def _gather(
-    shape: Shape, score: str, inputs: Inputs, lse: Tensor, shares: Tensor, with_coupling: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Sums of shares [rows,J] and of votes [rows,J,R,E], and the coupling [rows,J,C]."""
-    poses, weight, activations = inputs[:3]
-    f32, new = torch.float32, poses.new_empty
-    o = options(shape, tile(shape, score, "gather"), score, "gather", poses)
-    rows, groups = cdiv(shape.rows, o["BM"] // o["RP"]), cdiv(shape.parents, o["JB"])
-    splits, chunk = split(cdiv(shape.children, o["BC"]), rows * groups, poses.device, max_ranges=32)
-    weighted = activations is not None
-    sum1 = new((splits, shape.rows, shape.parents, shape.pose_rows, shape.out_dim), dtype=f32)
-    sum0 = new((splits, shape.rows, shape.parents) if weighted else (1, 0), dtype=f32)
-    table = (shape.rows, shape.parents, shape.children)
-    coupling = new(table if with_coupling else (0,), dtype=f32)
-    o |= {"CHUNK": chunk, "WEIGHTED": weighted, "WITH_COUPLING": with_coupling}
-    gather[(rows, groups, splits)](
-        poses, weight, activations, inputs.query, inputs.route_weight, inputs.route_bias, lse,
-        shares, sum0, sum1, coupling, shape.rows, **o,
-    )  # fmt: skip
-    return total(sum0), total(sum1), coupling
 
 
 def forward(
@@ -572,13 +462,26 @@ def forward(
     poses, weight = inputs[:2]
     f32, new = torch.float32, poses.new_empty
     lse = new((0,) if score == "uniform" else (shape.rows, shape.children), dtype=f32)
+    score_inputs = (inputs.query, inputs.route_weight, inputs.route_bias, lse)
     if score != "uniform":
-        o = options(shape, tile(shape, score, "stats"), score, "stats", poses)
+        o = options(shape, tile(shape, score, "stats"), score, poses)
         grid = (cdiv(shape.rows, o["BM"] // o["RP"]), cdiv(shape.children, o["BC"]))
-        score_inputs = (inputs.query, inputs.route_weight, inputs.route_bias, lse)
         stats[grid](poses, weight, *score_inputs, shape.rows, **o)
-    sum0, sum1, coupling = _gather(shape, score, inputs, lse, new(0, dtype=f32), with_coupling)
-    return sum0, sum1, new(0, dtype=f32), lse, coupling
+    t = tile(shape, score, "gather")
+    o = options(shape, t, score, poses)
+    parents = min(t.parents, shape.parents)
+    rows, groups = cdiv(shape.rows, o["BM"] // o["RP"]), cdiv(shape.parents, parents)
+    splits, chunk = split(cdiv(shape.children, o["BC"]), rows * groups, poses.device, max_ranges=32)
+    weighted = inputs.activations is not None
+    sum1 = new((splits, shape.rows, shape.parents, shape.pose_rows, shape.out_dim), dtype=f32)
+    sum0 = new((splits, shape.rows, shape.parents) if weighted else (1, 0), dtype=f32)
+    table = (shape.rows, shape.parents, shape.children)
+    coupling = new(table if with_coupling else (0,), dtype=f32)
+    o |= {"JB": parents, "CHUNK": chunk, "WEIGHTED": weighted, "WITH_COUPLING": with_coupling}
+    gather[(rows, groups, splits)](
+        *inputs[:3], *score_inputs, sum0, sum1, coupling, shape.rows, **o
+    )
+    return total(sum0), total(sum1), new(0, dtype=f32), lse, coupling
 
 
 def backward(
@@ -592,51 +495,33 @@ def backward(
 ) -> Inputs:
     """Gradients of the inputs; empty for inputs that are None or need no gradient."""
     poses, weight, activations, query, _, _, route_weight, route_bias = inputs
-    o = options(shape, tile(shape, score, "to_children"), score, "to_children", poses)
+    o = options(shape, tile(shape, score, "backward"), score, poses)
     row_blocks = cdiv(shape.rows, o["BM"] // o["RP"])
-    num_slots = row_blocks if deterministic else 1
+    blocks = cdiv(shape.children, o["BC"])
+    weight_slots, query_slots = (row_blocks, blocks) if deterministic else (1, 1)
     f32, new = torch.float32, poses.new_empty
-    weighted = activations is not None
-    empty = new(0, dtype=f32)
-    size = (shape.parents, shape.children, shape.rows)
-    kind = poses.dtype if o["CAST"] != tl.float32 else f32
-    scored = score != "uniform"
-    to_shares, to_logits = scored and needs.weight, score == "dot" and (needs.weight or needs.query)
-    shares = new(size if to_shares else 0, dtype=kind)
-    d_logits = new(size if to_logits else 0, dtype=kind)
+    to_query = query is not None and needs.query
+
+    def slots(number: int, like: Tensor | None) -> Tensor:
+        return poses.new_zeros((1, 0) if like is None else (number, *like.shape), dtype=f32)
+
     d_poses = new((shape.rows, shape.children, poses.shape[-1]) if needs.poses else 0, dtype=f32)
-    expected_grad = new((shape.rows, shape.children) if weighted else 0, dtype=f32)
-    d_route, d_bias = (
-        empty if t is None else t.new_zeros((num_slots, *t.shape), dtype=f32)
-        for t in (route_weight, route_bias)
-    )
-    if scored or weighted or needs.poses:
-        to_children[(row_blocks, cdiv(shape.children, o["BC"]))](
-            poses, weight, activations, query, route_weight, route_bias, lse, *grads,
-            d_poses, shares, d_logits, expected_grad, d_route, d_bias, num_slots,
-            shape.rows, **o, WEIGHTED=weighted, TO_POSES=needs.poses, TO_SHARES=to_shares,
-            TO_LOGITS=to_logits,
-        )  # fmt: skip
-    d_query = d_weight = empty
-    if query is not None and needs.query:
-        unweighted = inputs._replace(activations=None)
-        d_query = _gather(shape, "known", unweighted, lse, d_logits, False)[1]
-    if needs.weight:
-        o = options(shape, tile(shape, score, "to_transforms"), score, "to_transforms", poses)
-        lines = shape.rows * o["RP"] * (shape.children // shape.transforms)
-        grid = cdiv(shape.transforms, o["BC"]), cdiv(shape.parents, o["JB"])
-        splits, chunk = split(cdiv(lines, o["BM"]), grid[0] * grid[1], poses.device)
-        d_weights = new((splits, *weight.shape), dtype=f32)
-        to_transforms[(*grid, splits)](
-            poses, activations, query, grads[1], shares, d_logits, d_weights, shape.rows,
-            **o, CHUNK=chunk, WEIGHTED=weighted,
-        )  # fmt: skip
-        d_weight = total(d_weights)
+    d_weight = slots(weight_slots, weight if needs.weight else None)
+    d_query = slots(query_slots, query if to_query else None)
+    d_route, d_bias = slots(weight_slots, route_weight), slots(weight_slots, route_bias)
+    weighted = activations is not None
+    expected_grad = new((shape.rows, shape.children) if weighted else (0,), dtype=f32)
+    backward_kernel[(row_blocks, blocks)](
+        poses, weight, activations, query, route_weight, route_bias, lse, *grads,
+        d_poses, d_weight, expected_grad, d_query, d_route, d_bias,
+        d_weight.stride(0), d_query.stride(0), weight_slots, query_slots, shape.rows,
+        **o, WEIGHTED=weighted, TO_POSES=needs.poses, TO_WEIGHT=needs.weight, TO_QUERY=to_query,
+    )  # fmt: skip
     return Inputs(
-        shape.fold(d_poses[None], poses.dtype) if needs.poses else empty,
-        d_weight,
-        shape.fold(expected_grad[None]) if weighted else empty,
-        d_query,
-        route_weight=empty if route_weight is None else total(d_route),
-        route_bias=empty if route_bias is None else total(d_bias),
+        shape.fold(d_poses[None], poses.dtype) if needs.poses else d_poses,
+        total(d_weight),
+        shape.fold(expected_grad[None]) if weighted else expected_grad,
+        total(d_query),
+        route_weight=total(d_route),
+        route_bias=total(d_bias),
     )

@@ -185,13 +185,11 @@ def narrower(t: Tile) -> Iterator[Tile]:
             yield t
 
 
-def stages(preferred: int, stage_bytes: int, fixed_bytes: int = 0, warps: int = 8) -> int:
-    """Pipeline stages whose buffers fit into shared memory of the current device.
-
-    Registers let 8 warps run at a time, so programs of fewer warps share the memory.
+def stages(preferred: int, stage_bytes: int, fixed_bytes: int = 0) -> int:
+    """Pipeline stages whose buffers fit into two thirds of the shared memory; the rest is for
+    changes of layout, and for a second program.
     """
-    available = shared_memory() * min(warps, 8) // 8
-    return max(1, min(preferred, (available - fixed_bytes) // stage_bytes))
+    return max(1, min(preferred, (2 * shared_memory() // 3 - fixed_bytes) // stage_bytes))
 
 
 def total(copies: Tensor) -> Tensor:
