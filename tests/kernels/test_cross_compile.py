@@ -20,7 +20,16 @@ triton = pytest.importorskip("triton")
 from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.compiler import ASTSource  # noqa: E402
 
-from torchcaps.kernels import attention, common, shares, smo, templates, votes  # noqa: E402
+from torchcaps.kernels import (  # noqa: E402
+    attention,
+    common,
+    positions,
+    routes,
+    shares,
+    smo,
+    templates,
+    votes,
+)
 from torchcaps.kernels.common import Shape  # noqa: E402
 
 TARGETS = {
@@ -39,6 +48,8 @@ WIDE = [
 ]
 POINTWISE = Shape(16, 8, 8, 16, 1, 1, 0, 1, 16, 16, 16, 16)
 GLOBAL = Shape(16, 1, 1, 1024, 1, 1, 0, 1, 16, 64, 32, 1024)
+WINDOWS = Shape(128, 16, 16, 32, 3, 2, 0, 1, 16, 32, 16, 288)
+SHARED = Shape(32, 1, 1, 3200, 1, 1, 0, 1, 8, 100, 16, 32)
 ROWS = Shape(16, 8, 8, 4, 3, 1, 0, 8, 8, 40, 16, 36)
 LARGE = Shape(128, 1, 1, 2048, 1, 1, 0, 1, 8, 100, 16, 2048)
 PIXELS = Shape(2, 128, 128, 8, 5, 1, 2, 1, 32, 8, 32, 200)
@@ -81,6 +92,11 @@ JOBS = [
         for part in ("gather", "to_children", "to_transforms")
         for shape in (POINTWISE, GLOBAL, WIDE[1])
     ),
+    *(
+        (part, "routes", WINDOWS)
+        for part in ("couple", "gather", "to_shares", "to_routes", "to_transforms", "fold")
+    ),
+    *((part, "positions", SHARED) for part in ("attend", "attend_backward")),
     *((part, "dot", wide) for part in ("gather", "backward") for wide in WIDE),
     *((part, "dot", PIXELS) for part in PARTS),
     *((p, "gauss", shape) for p in ("votes-forward", "votes-backward") for shape in (DEEP, TALL)),
@@ -94,7 +110,7 @@ OTHERS = {
     "ranges": "*i32", "steps": "*i32", "alpha": "*fp64", "slope": "*fp64", "c": "fp32",
     "tolerance": "fp32",
 }  # fmt: skip
-HALF = ("poses", "weight", "shares", "d_poses", "d_shares", "grad")
+HALF = ("poses", "weight", "shares", "scaled", "d_poses", "d_shares", "grad")
 
 
 def _options(part, score, shape, half):
@@ -105,6 +121,16 @@ def _options(part, score, shape, half):
     if score == "templates":
         sizes = {"I": 16, "C": 2, "S": 12, "SIDE": 40, "num_warps": 4, "num_stages": 3}
         return getattr(templates, part), {**sizes, **shape}
+    if score == "routes":
+        options = routes.options(part, shape, poses)
+        if part == "fold":
+            options |= {"L": 512, "BL": 512}
+        if part in ("gather", "to_routes", "to_transforms"):
+            options["CHUNK"] = 4
+        return getattr(routes, part), options
+    if score == "positions":
+        query = torch.empty(1, shape.transforms, shape.parents, shape.in_dim)
+        return getattr(positions, part), {**positions.options(part, poses, query), "CHUNK": 4}
     if score == "shares":
         weight = torch.empty(shape.transforms, shape.parents, shape.in_dim, shape.out_dim)
         options = shares.options(part, torch.empty(1, shape.children, shape.in_dim), weight)
@@ -164,12 +190,15 @@ def _compile(part, score, shape, capability, half):
             signature[name], constants[name] = "constexpr", None
         elif name.endswith("_stride"):
             signature[name] = "i64"
-        elif name in ("rows", "points", "max_steps") or name.endswith("_slots"):
+        elif name in ("rows", "pitch", "positions", "points", "max_steps") or name.endswith(
+            "_slots"
+        ):
             signature[name] = "i32"
         elif name in OTHERS:
             signature[name] = OTHERS[name]
         else:
-            halved = half and name in HALF and isinstance(shape, Shape)
+            half_grad = score == "routes" and name == "grad1"
+            halved = half and (name in HALF or half_grad) and isinstance(shape, Shape)
             signature[name] = "*bf16" if halved else "*fp32"
     # as the launcher finds them: it knows of every tensor that it starts at a multiple of 16 bytes
     aligned = {

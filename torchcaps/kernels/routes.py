@@ -10,12 +10,13 @@ window), child c and parent j:
     d(logit) = a p (q - mean)                     d(x) = a sum_j p H + d(logit) r^T
     d(W_cj) = (p a x)^T d(sums_j)
 
-p and q are [J,C,rows] with rows last: what a product leaves in a warp is written in whole sectors,
-and read so for any block of children. Gradients of poses and activations are written for each
-window and added up by `fold`. Every entry has one writer, without atomics, so results are
-bit-reproducible.
+p, q and the scaled poses a x are stored with rows last: what a product leaves in a warp is written
+in whole sectors, any block of children is read so, and the gradient of the transforms is a product
+over rows. Gradients of poses are written for each window and added up by `fold`. Every entry has
+one writer, without atomics, so results are bit-reproducible.
 
-A block of children has one offset (row and column) in the window, so its place is one number.
+Where children are read from the grid, a block of them has one offset (row and column) in the
+window, so its place is one number.
 """
 
 from typing import Any
@@ -36,7 +37,6 @@ from torchcaps.kernels.common import (
     over_poses,
     pow2,
     split,
-    stages,
     to_poses,
     total,
 )
@@ -60,79 +60,76 @@ def _place(
 
 @triton.jit
 def couple(
-    poses, route_weight, route_bias, shares, rows, pitch,
+    poses, activations, route_weight, route_bias, shares, scaled, active, rows, pitch,
     H: tl.constexpr, W: tl.constexpr, HO: tl.constexpr, WO: tl.constexpr, I: tl.constexpr,
     C: tl.constexpr, N: tl.constexpr, KS: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr,
     J: tl.constexpr, D: tl.constexpr,
     BM: tl.constexpr, BJ: tl.constexpr, BD: tl.constexpr, CAST: tl.constexpr, P: tl.constexpr,
 ):  # fmt: skip
-    """Shares of each child. Grid: row blocks, children."""
+    """Shares of each child, and its scaled pose and activation. Grid: row blocks, children."""
     m, c = tl.program_id(0) * BM + tl.arange(0, BM), tl.program_id(1)
     y, x, first_at = corner(m, H, W, HO, WO, I, STRIDE, PAD)
-    t, _, shift, inside = _place(c, y, x, m < rows, H, W, I, PAD, KS, 1)
-    d, j = tl.arange(0, BD), tl.arange(0, BJ)
+    _, _, shift, inside = _place(c, y, x, m < rows, H, W, I, PAD, KS, 1)
+    d, j, at = tl.arange(0, BD), tl.arange(0, BJ), first_at + shift
     pose = tl.load(
-        poses + ((first_at + shift) * D)[:, None] + d[None, :],
-        inside[:, None] & (d < D)[None, :], other=0.0,
-    ).to(CAST)  # fmt: skip
+        poses + (at * D)[:, None] + d[None, :], inside[:, None] & (d < D)[None, :], other=0.0
+    ).to(tl.float32)
+    a = tl.load(activations + at, inside, other=0.0).to(tl.float32)
+    stored = m < pitch
+    tl.store(active + c * pitch + m, a, stored)
+    to = scaled + (c * D + d)[None, :] * pitch + m[:, None]
+    tl.store(to, pose * a[:, None], stored[:, None] & (d < D)[None, :])
     route = tl.load(
         route_weight + (c % N * D + d)[:, None] * J + j[None, :],
         (d < D)[:, None] & (j < J)[None, :], other=0.0,
-    ).to(CAST)  # fmt: skip
+    )  # fmt: skip
     bias = tl.load(route_bias + c % N * J + j, j < J, other=-float("inf")).to(tl.float32)
-    logits = tl.dot(pose, route, input_precision=P) + bias[None, :]
+    logits = tl.dot(pose.to(CAST), route.to(CAST), input_precision=P) + bias[None, :]
     share = tl.exp(logits - tl.max(logits, 1)[:, None])
     share *= (1.0 / tl.sum(share, 1))[:, None]
     to = shares + (j * C + c)[None, :] * pitch + m[:, None]
-    tl.store(to, share, (m < pitch)[:, None] & (j < J)[None, :])
+    tl.store(to, share, stored[:, None] & (j < J)[None, :])
 
 
 @triton.jit
 def gather(
-    shares, poses, activations, weight, mass, sums, rows, pitch,
-    H: tl.constexpr, W: tl.constexpr, HO: tl.constexpr, WO: tl.constexpr, I: tl.constexpr,
-    C: tl.constexpr, N: tl.constexpr, KS: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr,
-    J: tl.constexpr, D: tl.constexpr, E: tl.constexpr,
+    shares, scaled, active, weight, mass, sums, rows, pitch,
+    C: tl.constexpr, N: tl.constexpr, J: tl.constexpr, D: tl.constexpr, E: tl.constexpr,
     BM: tl.constexpr, BC: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr, JB: tl.constexpr,
     CHUNK: tl.constexpr, CAST: tl.constexpr, P: tl.constexpr,
 ):  # fmt: skip
     """Sums over children. Grid: row blocks, parents / JB, ranges of CHUNK blocks of children."""
     m = tl.program_id(0) * BM + tl.arange(0, BM)
     first, part = tl.program_id(1) * JB, tl.program_id(2)
-    y, x, first_at = corner(m, H, W, HO, WO, I, STRIDE, PAD)
-    n, e, i = tl.arange(0, BC * BD), tl.arange(0, BE), tl.arange(0, BC)
-    d, live = n % BD, m < rows
+    n, e, live = tl.arange(0, BC * BD), tl.arange(0, BE), m < rows
+    d = n % BD
     totals, masses = (), ()
     for k in tl.static_range(JB):
         totals = totals + (tl.zeros((BM, BE), tl.float32),)
         masses = masses + (tl.zeros((BM, BC), tl.float32),)
     for step in range(CHUNK):
-        t, c, shift, inside = _place(part * CHUNK + step, y, x, live, H, W, I, PAD, KS, BC)
-        at = first_at + shift
-        exists = (t + n // BD < I) & (d < D) & (c < C)
+        cn = (part * CHUNK + step) * BC + n // BD
+        c = (part * CHUNK + step) * BC + tl.arange(0, BC)
+        exists, known = (cn < C) & (d < D), live[:, None] & (c < C)[None, :]
         pose = tl.load(
-            poses + (at * D)[:, None] + (n // BD * D + d)[None, :],
-            inside[:, None] & exists[None, :], other=0.0,
-        ).to(tl.float32)  # fmt: skip
-        known = (t + i < I) & (c < C)
-        active = tl.load(
-            activations + at[:, None] + i[None, :], inside[:, None] & known[None, :], other=0.0
-        ).to(tl.float32)
-        pose = tl.reshape(pose, (BM, BC, BD)) * active[:, :, None]
+            scaled + (cn * D + d)[None, :] * pitch + m[:, None],
+            live[:, None] & exists[None, :], other=0.0,
+        ).to(CAST)  # fmt: skip
+        pose = tl.reshape(pose, (BM, BC, BD))
+        a = tl.load(active + c[None, :] * pitch + m[:, None], known, other=0.0)
         new_totals, new_masses = (), ()
         for k in tl.static_range(JB):
             j = first + k
             share = tl.load(
-                shares + (j * C + c + i)[None, :] * pitch + m[:, None],
-                live[:, None] & known[None, :] & (j < J), other=0.0,
-            ).to(tl.float32)  # fmt: skip
+                shares + (j * C + c)[None, :] * pitch + m[:, None], known & (j < J), other=0.0
+            )
             w = tl.load(
-                weight + (((c + n // BD) % N * J + j) * D + d)[:, None] * E + e[None, :],
+                weight + ((cn % N * J + j) * D + d)[:, None] * E + e[None, :],
                 exists[:, None] & (e < E)[None, :] & (j < J), other=0.0,
             ).to(CAST)  # fmt: skip
-            weighed = tl.reshape((pose * share[:, :, None]).to(CAST), (BM, BC * BD))
+            weighed = tl.reshape(pose * share.to(CAST)[:, :, None], (BM, BC * BD))
             new_totals = new_totals + (tl.dot(weighed, w, totals[k], input_precision=P),)
-            new_masses = new_masses + (masses[k] + share * active,)
+            new_masses = new_masses + (masses[k] + share.to(tl.float32) * a,)
         totals, masses = new_totals, new_masses
     for k in tl.static_range(JB):
         parent = (part * rows + m) * J + first + k
@@ -152,7 +149,7 @@ def to_shares(
 ):  # fmt: skip
     """q, its mean, and what the poses' gradient has from the votes. Grid: row blocks, child blocks.
 
-    d_poses [rows,C,D], mean [rows,C]
+    d_poses [rows,C,D], mean [C,rows]
     """
     m = tl.program_id(0) * BM + tl.arange(0, BM)
     y, x, first_at = corner(m, H, W, HO, WO, I, STRIDE, PAD)
@@ -190,16 +187,13 @@ def to_shares(
     d_x *= to_poses(active, BM, 1, BC, BD, CL, DL)
     to = d_poses + (m * C + c)[:, None] * D + (n * D + d)[None, :]
     tl.store(to, d_x, live[:, None] & exists[None, :])
-    tl.store(mean + m3 * C + c + i, average, known)
+    tl.store(mean + s_at, average, known)
 
 
 @triton.jit
 def to_routes(
-    shares, d_shares, mean, poses, activations, route_weight, d_poses, d_route, d_bias,
-    rows, pitch,
-    H: tl.constexpr, W: tl.constexpr, HO: tl.constexpr, WO: tl.constexpr, I: tl.constexpr,
-    C: tl.constexpr, N: tl.constexpr, KS: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr,
-    J: tl.constexpr, D: tl.constexpr,
+    shares, d_shares, mean, scaled, active, route_weight, d_poses, d_route, d_bias, rows, pitch,
+    C: tl.constexpr, N: tl.constexpr, J: tl.constexpr, D: tl.constexpr,
     BM: tl.constexpr, BJ: tl.constexpr, BD: tl.constexpr, CHUNK: tl.constexpr,
     CAST: tl.constexpr, P: tl.constexpr,
 ):  # fmt: skip
@@ -214,27 +208,21 @@ def to_routes(
     to_bias = tl.zeros((BJ, BM), tl.float32)
     for step in range(CHUNK):
         m = (part * CHUNK + step) * BM + tl.arange(0, BM)
-        y, x, first_at = corner(m, H, W, HO, WO, I, STRIDE, PAD)
         live = m < rows
-        t, _, shift, inside = _place(c, y, x, live, H, W, I, PAD, KS, 1)
-        at = first_at + shift
-        pose = tl.load(
-            poses + (at * D)[:, None] + d[None, :], inside[:, None] & (d < D)[None, :], other=0.0
-        ).to(CAST)
-        active = tl.load(activations + at, inside, other=0.0).to(tl.float32)
+        mask = live[:, None] & (d < D)[None, :]
+        pose = tl.load(scaled + (c * D + d)[None, :] * pitch + m[:, None], mask, other=0.0).to(CAST)
+        a = tl.load(active + c * pitch + m, live, other=0.0)
         s_at, s_mask = (j * C + c)[:, None] * pitch + m[None, :], live[None, :] & (j < J)[:, None]
         share = tl.load(shares + s_at, s_mask, other=0.0).to(tl.float32)
         gain = tl.load(d_shares + s_at, s_mask, other=0.0).to(tl.float32)
-        average = tl.load(mean + m * C + c, live, other=0.0)
-        d_logit = share * (gain - average[None, :]) * active[None, :]
-        to_bias += d_logit
-        left = d_logit.to(CAST)
+        average = tl.load(mean + c * pitch + m, live, other=0.0)
+        d_logit = share * (gain - average[None, :])  # of a child with activation 1
+        to_bias += d_logit * a[None, :]
+        d_logit = d_logit.to(CAST)
         to = d_poses + (m * C + c)[:, None] * D + d[None, :]
-        mask = live[:, None] & (d < D)[None, :]
-        d_x = tl.load(to, mask, other=0.0)
-        d_x += tl.dot(tl.trans(left), route, input_precision=P)
-        tl.store(to, d_x, mask)
-        to_weight = tl.dot(left, pose, to_weight, input_precision=P)
+        d_x = tl.dot(tl.trans(d_logit), route, input_precision=P) * a[:, None]
+        tl.store(to, tl.load(to, mask, other=0.0) + d_x, mask)
+        to_weight = tl.dot(d_logit, pose, to_weight, input_precision=P)
     to = d_route + ((part * C + c) * D + d)[None, :] * J + j[:, None]
     tl.store(to, to_weight, (d < D)[None, :] & (j < J)[:, None])
     tl.store(d_bias + (part * C + c) * J + j, tl.sum(to_bias, 1), j < J)
@@ -242,58 +230,44 @@ def to_routes(
 
 @triton.jit
 def to_transforms(
-    shares, poses, activations, grad1, d_weight, rows, pitch,
-    H: tl.constexpr, W: tl.constexpr, HO: tl.constexpr, WO: tl.constexpr, I: tl.constexpr,
-    C: tl.constexpr, KS: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr,
-    J: tl.constexpr, D: tl.constexpr, E: tl.constexpr,
+    shares, scaled, grad1, d_weight, rows, pitch,
+    C: tl.constexpr, J: tl.constexpr, D: tl.constexpr, E: tl.constexpr,
     BM: tl.constexpr, BC: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr, JB: tl.constexpr,
     CHUNK: tl.constexpr, CAST: tl.constexpr, P: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of each child's transforms. Grid: blocks of children, parents / JB, row ranges.
-
-    Tiles have rows last, as the product reads its left operand.
-    """
+    """Gradients of each child's transforms. Grid: blocks of children, parents / JB, row ranges."""
     first, part = tl.program_id(1) * JB, tl.program_id(2)
-    n, e, i = tl.arange(0, BC * BD), tl.arange(0, BE), tl.arange(0, BC)
-    d = n % BD
+    n, e = tl.arange(0, BC * BD), tl.arange(0, BE)
+    c = tl.program_id(0) * BC + tl.arange(0, BC)
+    cn, d = tl.program_id(0) * BC + n // BD, n % BD
+    exists = (cn < C) & (d < D)
     totals = ()
     for k in tl.static_range(JB):
         totals = totals + (tl.zeros((BC * BD, BE), tl.float32),)
     for step in range(CHUNK):
         m = (part * CHUNK + step) * BM + tl.arange(0, BM)
         live = m < rows
-        y, x, first_at = corner(m, H, W, HO, WO, I, STRIDE, PAD)
-        t, c, shift, inside = _place(tl.program_id(0), y, x, live, H, W, I, PAD, KS, BC)
-        at = first_at + shift
-        exists = (t + n // BD < I) & (d < D)
         pose = tl.load(
-            poses + (at * D)[None, :] + (n // BD * D + d)[:, None],
-            inside[None, :] & exists[:, None], other=0.0,
-        ).to(tl.float32)  # fmt: skip
-        known = t + i < I
-        active = tl.load(
-            activations + at[None, :] + i[:, None], inside[None, :] & known[:, None], other=0.0
-        ).to(tl.float32)
-        pose = tl.reshape(pose, (BC, BD, BM)) * active[:, None, :]
+            scaled + (cn * D + d)[:, None] * pitch + m[None, :],
+            live[None, :] & exists[:, None], other=0.0,
+        ).to(CAST)  # fmt: skip
+        pose = tl.reshape(pose, (BC, BD, BM))
         new_totals = ()
         for k in tl.static_range(JB):
             j = first + k
             share = tl.load(
-                shares + (j * C + c + i)[:, None] * pitch + m[None, :],
-                live[None, :] & known[:, None] & (j < J), other=0.0,
-            ).to(tl.float32)  # fmt: skip
+                shares + (j * C + c)[:, None] * pitch + m[None, :],
+                live[None, :] & (c < C)[:, None] & (j < J), other=0.0,
+            ).to(CAST)  # fmt: skip
             g = tl.load(
                 grad1 + (m * J + j)[:, None] * E + e[None, :],
                 live[:, None] & (e < E)[None, :] & (j < J), other=0.0,
             ).to(CAST)  # fmt: skip
-            weighed = tl.reshape((pose * share[:, None, :]).to(CAST), (BC * BD, BM))
+            weighed = tl.reshape(pose * share[:, None, :], (BC * BD, BM))
             new_totals = new_totals + (tl.dot(weighed, g, totals[k], input_precision=P),)
         totals = new_totals
-    TB: tl.constexpr = (I + BC - 1) // BC
-    c = tl.program_id(0) // TB * I + tl.program_id(0) % TB * BC + n // BD
-    exists = (tl.program_id(0) % TB * BC + n // BD < I) & (d < D)
     for k in tl.static_range(JB):
-        to = ((part * C + c) * J + first + k) * (D * E) + d * E
+        to = ((part * C + cn) * J + first + k) * (D * E) + d * E
         mask = exists[:, None] & (e < E)[None, :] & (first + k < J)
         tl.store(d_weight + to[:, None] + e[None, :], totals[k], mask)
 
@@ -320,19 +294,24 @@ def fold(
 
 
 TILES = {
-    "couple": Tile(64, 0, 4, 1),
-    "gather": Tile(64, 128, 4, 3, 4),
-    "to_shares": Tile(64, 128, 4, 3),
-    "to_routes": Tile(64, 0, 4, 2),
-    "to_transforms": Tile(64, 128, 4, 3, 4),
+    "couple": (Tile(128, 0, 4, 1),) * 2,
+    "gather": (Tile(64, 128, 4, 2, 4), Tile(64, 128, 4, 2, 4)),
+    "to_shares": (Tile(64, 128, 4, 1),) * 2,
+    "to_routes": (Tile(64, 0, 2, 2),) * 2,
+    "to_transforms": (Tile(64, 64, 2, 2, 4), Tile(64, 64, 2, 2, 4)),
 }
+"""Tile of each kernel for float32 and for 16-bit types, measured on an H200 (docs/lab-notes/)."""
+OF_GRID = ("H", "W", "HO", "WO", "I", "KS", "STRIDE", "PAD")
 
 
 def options(kernel: str, shape: Shape, poses: Tensor) -> dict[str, Any]:
-    t, sizes = TILES[kernel], shape.constants()
+    sizes = shape.constants()
+    if kernel == "fold":
+        return {n: sizes[n] for n in OF_GRID if n != "I"} | {"num_warps": 4}
+    t = TILES[kernel][poses.element_size() == 2]
     wide, out = pow2(shape.in_dim), max(16, pow2(shape.out_dim))
     block = max(1, 16 // wide, min(pow2(shape.types), t.columns // wide))
-    names = ["H", "W", "HO", "WO", "I", "C", "KS", "STRIDE", "PAD", "J", "D"]
+    names = ["C", "J", "D", *(OF_GRID if kernel in ("couple", "to_shares") else ())]
     constants = {n: sizes[n] for n in names} | arithmetic(poses) | {
         "BM": t.rows, "num_warps": t.warps, "num_stages": t.stages,
     }  # fmt: skip
@@ -340,12 +319,7 @@ def options(kernel: str, shape: Shape, poses: Tensor) -> dict[str, Any]:
         constants["N"] = shape.transforms
     if kernel in ("couple", "to_routes"):
         return {**constants, "BD": max(16, wide), "BJ": max(16, pow2(shape.parents))}
-    size = poses.element_size()
-    stage = size * (t.rows * block * wide + t.parents * out * (block * wide + t.rows))
-    constants |= {
-        "E": shape.out_dim, "BC": block, "BD": wide, "BE": out,
-        "num_stages": stages(t.stages, stage, size * t.rows * block * wide),
-    }  # fmt: skip
+    constants |= {"E": shape.out_dim, "BC": block, "BD": wide, "BE": out}
     if kernel == "to_shares":
         return {**constants, "CL": min(4, block), "DL": min(2, wide)}
     return {**constants, "JB": min(t.parents, pow2(shape.parents))}
@@ -358,69 +332,72 @@ def share_type(poses: Tensor) -> torch.dtype:
     return torch.float32 if arithmetic(poses)["P"] == "tf32x3" else torch.float16
 
 
-def stored(shape: Shape) -> tuple[int, int, int]:
-    """Shape of stored shares: rows are padded, so that each child's start at whole sectors."""
-    return shape.parents, shape.children, cdiv(shape.rows, 16) * 16
+def stored(shape: Shape, poses: Tensor) -> list[Tensor]:
+    """Space for shares [J,C,rows], scaled poses [C,D,rows] and activations [C,rows].
+
+    Rows are padded, so that each child's begin at whole sectors.
+    """
+    children, pitch, new = shape.children, cdiv(shape.rows, 64) * 64, poses.new_empty
+    return [
+        new((shape.parents, children, pitch), dtype=share_type(poses)),
+        new((children, shape.in_dim, pitch)),
+        new((children, pitch), dtype=torch.float32),
+    ]
 
 
-def forward(shape: Shape, inputs: Inputs) -> tuple[Tensor, Tensor, Tensor]:
-    """-> sums of shares [rows,J] and of votes [rows,J,E]; shares [J,C,rows or more]"""
+def forward(shape: Shape, inputs: Inputs) -> tuple[Tensor, Tensor, list[Tensor]]:
+    """-> sums of shares [rows,J] and of votes [rows,J,E]; what is `stored`"""
     poses, weight, activations = inputs[:3]
     rows, parents, children = shape.rows, shape.parents, shape.children
-    shares = poses.new_empty(stored(shape), dtype=share_type(poses))
+    shares, scaled, active = kept = stored(shape, poses)
     pitch = shares.shape[2]
     o = options("couple", shape, poses)
     couple[(cdiv(rows, o["BM"]), children)](
-        poses, inputs.route_weight, inputs.route_bias, shares, rows, pitch, **o
+        poses, activations, inputs.route_weight, inputs.route_bias, *kept, rows, pitch, **o
     )
     o = options("gather", shape, poses)
-    blocks = shape.kernel**2 * cdiv(shape.types, o["BC"])
     grid = cdiv(rows, o["BM"]), cdiv(parents, o["JB"])
-    ranges, chunk = split(blocks, grid[0] * grid[1], poses.device)
+    ranges, o["CHUNK"] = split(cdiv(children, o["BC"]), grid[0] * grid[1], poses.device)
     mass = poses.new_empty((ranges, rows, parents), dtype=torch.float32)
     sums = poses.new_empty((ranges, rows, parents, shape.out_dim), dtype=torch.float32)
-    gather[(*grid, ranges)](
-        shares, poses, activations, weight, mass, sums, rows, pitch, CHUNK=chunk, **o
-    )
-    return total(mass), total(sums), shares
+    gather[(*grid, ranges)](shares, scaled, active, weight, mass, sums, rows, pitch, **o)
+    return total(mass), total(sums), kept
 
 
-def backward(shape: Shape, grads: tuple[Tensor, Tensor], shares: Tensor, inputs: Inputs) -> Inputs:
+def backward(
+    shape: Shape, grads: tuple[Tensor, Tensor], kept: list[Tensor], inputs: Inputs
+) -> Inputs:
     """Gradients of the inputs. grads: of the sums of shares [rows,J] and of votes [rows,J,E]"""
     poses, weight, activations, *_, route_weight, route_bias = inputs
-    assert activations is not None and route_weight is not None and route_bias is not None
+    assert route_weight is not None and route_bias is not None
     rows, parents, children = shape.rows, shape.parents, shape.children
+    shares, scaled, active = kept
     pitch, f32 = shares.shape[2], torch.float32
-    grad0, grad1 = grads
     d_shares = torch.empty_like(shares, dtype=poses.dtype)
     d_windows = poses.new_empty((rows, children, shape.in_dim), dtype=f32)
-    mean = poses.new_empty((rows, children), dtype=f32)
+    mean = torch.empty_like(active)
     o = options("to_shares", shape, poses)
     blocks = shape.kernel**2 * cdiv(shape.types, o["BC"])
     to_shares[(cdiv(rows, o["BM"]), blocks)](
-        shares, poses, activations, weight, grad0, grad1, d_shares, d_windows, mean, rows, pitch,
-        **o,
-    )  # fmt: skip
+        shares, poses, activations, weight, *grads, d_shares, d_windows, mean, rows, pitch, **o
+    )
     o = options("to_routes", shape, poses)
-    ranges, chunk = split(cdiv(rows, o["BM"]), children, poses.device)
+    ranges, o["CHUNK"] = split(cdiv(rows, o["BM"]), children, poses.device)
     d_route = poses.new_empty((ranges, children, shape.in_dim, parents), dtype=f32)
     d_bias = poses.new_empty((ranges, children, parents), dtype=f32)
     to_routes[(children, ranges)](
-        shares, d_shares, mean, poses, activations, route_weight, d_windows, d_route, d_bias,
-        rows, pitch, CHUNK=chunk, **o,
+        shares, d_shares, mean, scaled, active, route_weight, d_windows, d_route, d_bias,
+        rows, pitch, **o,
     )  # fmt: skip
     o = options("to_transforms", shape, poses)
-    blocks = shape.kernel**2 * cdiv(shape.types, o["BC"])
-    grid = blocks, cdiv(parents, o["JB"])
-    ranges, chunk = split(cdiv(rows, o["BM"]), grid[0] * grid[1], poses.device)
+    grid = cdiv(children, o["BC"]), cdiv(parents, o["JB"])
+    ranges, o["CHUNK"] = split(cdiv(rows, o["BM"]), grid[0] * grid[1], poses.device)
     d_weight = poses.new_empty((ranges, children, *weight.shape[1:]), dtype=f32)
-    to_transforms[(*grid, ranges)](
-        shares, poses, activations, grad1, d_weight, rows, pitch, CHUNK=chunk, **o
-    )
+    to_transforms[(*grid, ranges)](shares, scaled, grads[1], d_weight, rows, pitch, **o)
     return Inputs(
         _fold(shape, d_windows, poses.dtype),
         _over_children(d_weight, weight),
-        _fold(shape, mean, f32),
+        shape.fold(mean[:, :rows].mT),
         route_weight=_over_children(d_route, route_weight),
         route_bias=_over_children(d_bias, route_bias),
     )
@@ -432,14 +409,11 @@ def _over_children(copies: Tensor, like: Tensor) -> Tensor:
 
 
 def _fold(shape: Shape, windows: Tensor, dtype: torch.dtype) -> Tensor:
-    """Sum of each child's copies. [rows,C,...] -> [B,H,W,I,...]"""
-    images = (shape.batch, shape.height, shape.width)
-    grid = windows.new_empty((*images, shape.types, *windows.shape[2:]), dtype=dtype)
-    length = grid[0, 0, 0].numel()
+    """Sum of the gradients of each pose over its windows. [rows,C,D] -> [B,H,W,I,D]"""
+    positions = shape.batch * shape.height * shape.width
+    grid = windows.new_empty((positions, shape.types * shape.in_dim), dtype=dtype)
+    length = grid.shape[1]
     block = min(1024, pow2(length))
-    sizes = shape.constants()
-    names = ("H", "W", "HO", "WO", "KS", "STRIDE", "PAD")
-    fold[(shape.batch * shape.height * shape.width, cdiv(length, block))](
-        windows, grid, **{n: sizes[n] for n in names}, L=length, BL=block, num_warps=4
-    )
+    o = options("fold", shape, grid)
+    fold[(positions, cdiv(length, block))](windows, grid, L=length, BL=block, **o)
     return grid

@@ -18,7 +18,8 @@ normalizes convolutional layers over places instead of types (also in `competiti
 Differs from the paper: variances have a floor (the authors' code: 5e-4); all computations are in
 logarithms and float32. The kernel's variance is the mean of squares about the previous iteration's
 mean, minus the square of the step between the two means: cancellation is limited to the size of
-that step, and the floor covers its rounding.
+that step, and the floor covers its rounding. Over windows the first iteration sums squares about
+zero, by convolutions, so its cancellation is limited to the size of the mean.
 Coordinate addition: `add_coordinates` before the routing.
 """
 
