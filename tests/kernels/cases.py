@@ -68,8 +68,8 @@ CASES = [
     Case(
         "inverted-positions",  # matrix poses, several ranges of positions
         inverted_routing,
-        [(2, 66, 16), (3, 3, 4, 5)],
-        {"num_iters": 3},
+        [(2, 66, 16), (1, 3, 4, 5)],
+        {},
     ),
     Case("dynamic-many", dynamic_routing, [(3, 5, 8), (5, 70, 8, 16)], {"num_iters": 2}),
     Case(

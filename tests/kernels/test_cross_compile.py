@@ -94,7 +94,7 @@ JOBS = [
     ),
     *(
         (part, "routes", WINDOWS)
-        for part in ("couple", "gather", "to_shares", "to_routes", "to_transforms", "fold")
+        for part in ("couple", "gather", "to_shares", "to_routes", "scale", "to_transforms", "fold")
     ),
     *((part, "positions", SHARED) for part in ("attend", "attend_backward")),
     *((part, "dot", wide) for part in ("gather", "backward") for wide in WIDE),
@@ -168,10 +168,10 @@ def _options(part, score, shape, half):
 def _absent(name, score):
     """Arguments that this score passes as None."""
     return (
-        (name == "activations" and score not in ("linear", "gauss"))
+        (name == "activations" and score not in ("linear", "gauss", "routes"))
         or (name == "query" and score in ("uniform", "linear"))
         or (name in ("precision", "bias") and score != "gauss")
-        or (name.startswith("route_") and score != "linear")
+        or (name.startswith("route_") and score not in ("linear", "routes"))
     )
 
 

@@ -281,7 +281,7 @@ def self_route(
     route_weight: Tensor,
     route_bias: Tensor,
     window: list[int],
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor]:
     from torchcaps.kernels import routes
 
     shape = _shape(poses, weight, window)
@@ -289,9 +289,9 @@ def self_route(
         poses, weight, activations, route_weight=route_weight, route_bias=route_bias
     ).contiguous()
     with torch.cuda.device_of(poses):
-        mass, sums, kept = routes.forward(shape, inputs)
+        mass, sums, shares = routes.forward(shape, inputs)
     parents, dim = _parents(poses, weight, window)
-    return mass.view(parents), sums.view(*parents, dim), *kept
+    return mass.view(parents), sums.view(*parents, dim), shares
 
 
 @self_route.register_fake
@@ -300,15 +300,15 @@ def _(poses, activations, weight, route_weight, route_bias, window):
 
     parents, dim = _parents(poses, weight, window)
     new = lambda *size: poses.new_empty(size, dtype=torch.float32)  # noqa: E731
-    kept = routes.stored(_shape(poses, weight, window), poses)
-    return new(*parents), new(*parents, dim), *kept
+    shares = routes.stored(_shape(poses, weight, window), poses)
+    return new(*parents), new(*parents, dim), shares
 
 
 @torch.library.custom_op("torchcaps::self_route_backward", mutates_args=())
 def self_route_backward(
     grad0: Tensor,
     grad1: Tensor,
-    kept: list[Tensor],
+    shares: Tensor,
     poses: Tensor,
     activations: Tensor,
     weight: Tensor,
@@ -324,7 +324,7 @@ def self_route_backward(
     ).contiguous()
     grads = grad0.contiguous(), grad1.contiguous()
     with torch.cuda.device_of(poses):
-        found = routes.backward(shape, grads, kept, inputs)
+        found = routes.backward(shape, grads, shares, inputs)
     order = (found.poses, found.activations, found.weight, found.route_weight, found.route_bias)
     like = (poses, activations, weight, route_weight, route_bias)
     return tuple(  # pyright: ignore
@@ -333,22 +333,21 @@ def self_route_backward(
 
 
 @self_route_backward.register_fake
-def _(grad0, grad1, kept, *rest):
+def _(grad0, grad1, shares, *rest):
     return tuple(t.new_empty(t.shape) for t in rest[:5])
 
 
 def _save_route(ctx, inputs, output):
-    ctx.save_for_backward(*output[2:], *inputs[:5])
+    ctx.save_for_backward(output[2], *inputs[:5])
     ctx.window = inputs[5]
 
 
 def _differentiate_route(ctx, grad0, grad1, *_):
     # cast here, so that a compiler can fuse it with the operation before
-    *kept, poses, activations, weight, route_weight, route_bias = ctx.saved_tensors
+    shares, poses, *rest = ctx.saved_tensors
     grads = torch.ops.torchcaps.self_route_backward(
-        grad0, grad1.to(poses.dtype), kept, poses, activations, weight, route_weight, route_bias,
-        ctx.window,
-    )  # fmt: skip
+        grad0, grad1.to(poses.dtype), shares, poses, *rest, ctx.window
+    )
     return *grads, None
 
 

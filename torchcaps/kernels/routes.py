@@ -37,6 +37,7 @@ from torchcaps.kernels.common import (
     over_poses,
     pow2,
     split,
+    stages,
     to_poses,
     total,
 )
@@ -60,76 +61,79 @@ def _place(
 
 @triton.jit
 def couple(
-    poses, activations, route_weight, route_bias, shares, scaled, active, rows, pitch,
+    poses, route_weight, route_bias, shares, rows, pitch,
     H: tl.constexpr, W: tl.constexpr, HO: tl.constexpr, WO: tl.constexpr, I: tl.constexpr,
     C: tl.constexpr, N: tl.constexpr, KS: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr,
     J: tl.constexpr, D: tl.constexpr,
     BM: tl.constexpr, BJ: tl.constexpr, BD: tl.constexpr, CAST: tl.constexpr, P: tl.constexpr,
 ):  # fmt: skip
-    """Shares of each child, and its scaled pose and activation. Grid: row blocks, children."""
+    """Shares of each child. Grid: row blocks, children."""
     m, c = tl.program_id(0) * BM + tl.arange(0, BM), tl.program_id(1)
     y, x, first_at = corner(m, H, W, HO, WO, I, STRIDE, PAD)
     _, _, shift, inside = _place(c, y, x, m < rows, H, W, I, PAD, KS, 1)
-    d, j, at = tl.arange(0, BD), tl.arange(0, BJ), first_at + shift
+    d, j = tl.arange(0, BD), tl.arange(0, BJ)
     pose = tl.load(
-        poses + (at * D)[:, None] + d[None, :], inside[:, None] & (d < D)[None, :], other=0.0
-    ).to(tl.float32)
-    a = tl.load(activations + at, inside, other=0.0).to(tl.float32)
-    stored = m < pitch
-    tl.store(active + c * pitch + m, a, stored)
-    to = scaled + (c * D + d)[None, :] * pitch + m[:, None]
-    tl.store(to, pose * a[:, None], stored[:, None] & (d < D)[None, :])
+        poses + ((first_at + shift) * D)[:, None] + d[None, :],
+        inside[:, None] & (d < D)[None, :], other=0.0,
+    ).to(CAST)  # fmt: skip
     route = tl.load(
         route_weight + (c % N * D + d)[:, None] * J + j[None, :],
         (d < D)[:, None] & (j < J)[None, :], other=0.0,
-    )  # fmt: skip
+    ).to(CAST)  # fmt: skip
     bias = tl.load(route_bias + c % N * J + j, j < J, other=-float("inf")).to(tl.float32)
-    logits = tl.dot(pose.to(CAST), route.to(CAST), input_precision=P) + bias[None, :]
+    logits = tl.dot(pose, route, input_precision=P) + bias[None, :]
     share = tl.exp(logits - tl.max(logits, 1)[:, None])
     share *= (1.0 / tl.sum(share, 1))[:, None]
     to = shares + (j * C + c)[None, :] * pitch + m[:, None]
-    tl.store(to, share, stored[:, None] & (j < J)[None, :])
+    tl.store(to, share, (m < pitch)[:, None] & (j < J)[None, :])
 
 
 @triton.jit
 def gather(
-    shares, scaled, active, weight, mass, sums, rows, pitch,
-    C: tl.constexpr, N: tl.constexpr, J: tl.constexpr, D: tl.constexpr, E: tl.constexpr,
+    shares, poses, activations, weight, mass, sums, rows, pitch,
+    H: tl.constexpr, W: tl.constexpr, HO: tl.constexpr, WO: tl.constexpr, I: tl.constexpr,
+    C: tl.constexpr, N: tl.constexpr, KS: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr,
+    J: tl.constexpr, D: tl.constexpr, E: tl.constexpr,
     BM: tl.constexpr, BC: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr, JB: tl.constexpr,
     CHUNK: tl.constexpr, CAST: tl.constexpr, P: tl.constexpr,
 ):  # fmt: skip
     """Sums over children. Grid: row blocks, parents / JB, ranges of CHUNK blocks of children."""
     m = tl.program_id(0) * BM + tl.arange(0, BM)
     first, part = tl.program_id(1) * JB, tl.program_id(2)
-    n, e, live = tl.arange(0, BC * BD), tl.arange(0, BE), m < rows
-    d = n % BD
+    y, x, first_at = corner(m, H, W, HO, WO, I, STRIDE, PAD)
+    n, e, i = tl.arange(0, BC * BD), tl.arange(0, BE), tl.arange(0, BC)
+    d, live = n % BD, m < rows
     totals, masses = (), ()
     for k in tl.static_range(JB):
         totals = totals + (tl.zeros((BM, BE), tl.float32),)
         masses = masses + (tl.zeros((BM, BC), tl.float32),)
     for step in range(CHUNK):
-        cn = (part * CHUNK + step) * BC + n // BD
-        c = (part * CHUNK + step) * BC + tl.arange(0, BC)
-        exists, known = (cn < C) & (d < D), live[:, None] & (c < C)[None, :]
+        t, c, shift, inside = _place(part * CHUNK + step, y, x, live, H, W, I, PAD, KS, BC)
+        at = first_at + shift
+        exists = (t + n // BD < I) & (d < D) & (c < C)
         pose = tl.load(
-            scaled + (cn * D + d)[None, :] * pitch + m[:, None],
-            live[:, None] & exists[None, :], other=0.0,
-        ).to(CAST)  # fmt: skip
-        pose = tl.reshape(pose, (BM, BC, BD))
-        a = tl.load(active + c[None, :] * pitch + m[:, None], known, other=0.0)
+            poses + (at * D)[:, None] + (n // BD * D + d)[None, :],
+            inside[:, None] & exists[None, :], other=0.0,
+        ).to(tl.float32)  # fmt: skip
+        known = (t + i < I) & (c < C)
+        active = tl.load(
+            activations + at[:, None] + i[None, :], inside[:, None] & known[None, :], other=0.0
+        ).to(tl.float32)
+        pose = tl.reshape(pose, (BM, BC, BD)) * active[:, :, None]
         new_totals, new_masses = (), ()
         for k in tl.static_range(JB):
             j = first + k
             share = tl.load(
-                shares + (j * C + c)[None, :] * pitch + m[:, None], known & (j < J), other=0.0
-            )
+                shares + (j * C + c + i)[None, :] * pitch + m[:, None],
+                live[:, None] & known[None, :] & (j < J), other=0.0,
+            ).to(tl.float32)  # fmt: skip
             w = tl.load(
-                weight + ((cn % N * J + j) * D + d)[:, None] * E + e[None, :],
+                weight + (((c + n // BD) % N * J + j) * D + d)[:, None] * E + e[None, :],
                 exists[:, None] & (e < E)[None, :] & (j < J), other=0.0,
             ).to(CAST)  # fmt: skip
-            weighed = tl.reshape(pose * share.to(CAST)[:, :, None], (BM, BC * BD))
+            weighed = tl.reshape((pose * share[:, :, None]).to(CAST), (BM, BC * BD))
             new_totals = new_totals + (tl.dot(weighed, w, totals[k], input_precision=P),)
-            new_masses = new_masses + (masses[k] + share.to(tl.float32) * a,)
+            new_masses = new_masses + (masses[k] + share * active,)
         totals, masses = new_totals, new_masses
     for k in tl.static_range(JB):
         parent = (part * rows + m) * J + first + k
@@ -192,8 +196,11 @@ def to_shares(
 
 @triton.jit
 def to_routes(
-    shares, d_shares, mean, scaled, active, route_weight, d_poses, d_route, d_bias, rows, pitch,
-    C: tl.constexpr, N: tl.constexpr, J: tl.constexpr, D: tl.constexpr,
+    shares, d_shares, mean, poses, activations, route_weight, d_poses, d_route, d_bias,
+    rows, pitch,
+    H: tl.constexpr, W: tl.constexpr, HO: tl.constexpr, WO: tl.constexpr, I: tl.constexpr,
+    C: tl.constexpr, N: tl.constexpr, KS: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr,
+    J: tl.constexpr, D: tl.constexpr,
     BM: tl.constexpr, BJ: tl.constexpr, BD: tl.constexpr, CHUNK: tl.constexpr,
     CAST: tl.constexpr, P: tl.constexpr,
 ):  # fmt: skip
@@ -208,24 +215,50 @@ def to_routes(
     to_bias = tl.zeros((BJ, BM), tl.float32)
     for step in range(CHUNK):
         m = (part * CHUNK + step) * BM + tl.arange(0, BM)
+        y, x, first_at = corner(m, H, W, HO, WO, I, STRIDE, PAD)
         live = m < rows
-        mask = live[:, None] & (d < D)[None, :]
-        pose = tl.load(scaled + (c * D + d)[None, :] * pitch + m[:, None], mask, other=0.0).to(CAST)
-        a = tl.load(active + c * pitch + m, live, other=0.0)
+        _, _, shift, inside = _place(c, y, x, live, H, W, I, PAD, KS, 1)
+        at = first_at + shift
+        pose = tl.load(
+            poses + (at * D)[:, None] + d[None, :], inside[:, None] & (d < D)[None, :], other=0.0
+        ).to(CAST)
+        active = tl.load(activations + at, inside, other=0.0).to(tl.float32)
         s_at, s_mask = (j * C + c)[:, None] * pitch + m[None, :], live[None, :] & (j < J)[:, None]
         share = tl.load(shares + s_at, s_mask, other=0.0).to(tl.float32)
         gain = tl.load(d_shares + s_at, s_mask, other=0.0).to(tl.float32)
         average = tl.load(mean + c * pitch + m, live, other=0.0)
-        d_logit = share * (gain - average[None, :])  # of a child with activation 1
-        to_bias += d_logit * a[None, :]
+        d_logit = share * (gain - average[None, :]) * active[None, :]
+        to_bias += d_logit
         d_logit = d_logit.to(CAST)
         to = d_poses + (m * C + c)[:, None] * D + d[None, :]
-        d_x = tl.dot(tl.trans(d_logit), route, input_precision=P) * a[:, None]
-        tl.store(to, tl.load(to, mask, other=0.0) + d_x, mask)
+        mask = live[:, None] & (d < D)[None, :]
+        d_x = tl.load(to, mask, other=0.0)
+        d_x += tl.dot(tl.trans(d_logit), route, input_precision=P)
+        tl.store(to, d_x, mask)
         to_weight = tl.dot(d_logit, pose, to_weight, input_precision=P)
     to = d_route + ((part * C + c) * D + d)[None, :] * J + j[:, None]
     tl.store(to, to_weight, (d < D)[None, :] & (j < J)[:, None])
     tl.store(d_bias + (part * C + c) * J + j, tl.sum(to_bias, 1), j < J)
+
+
+@triton.jit
+def scale(
+    poses, activations, scaled, rows, pitch,
+    H: tl.constexpr, W: tl.constexpr, HO: tl.constexpr, WO: tl.constexpr, I: tl.constexpr,
+    C: tl.constexpr, KS: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr,
+    D: tl.constexpr, BM: tl.constexpr, BD: tl.constexpr,
+):  # fmt: skip
+    """a x of each child. Grid: row blocks, children."""
+    m, c = tl.program_id(0) * BM + tl.arange(0, BM), tl.program_id(1)
+    y, x, first_at = corner(m, H, W, HO, WO, I, STRIDE, PAD)
+    _, _, shift, inside = _place(c, y, x, m < rows, H, W, I, PAD, KS, 1)
+    d, at = tl.arange(0, BD), first_at + shift
+    pose = tl.load(
+        poses + (at * D)[:, None] + d[None, :], inside[:, None] & (d < D)[None, :], other=0.0
+    ).to(tl.float32)
+    active = tl.load(activations + at, inside, other=0.0).to(tl.float32)
+    to = scaled + (c * D + d)[None, :] * pitch + m[:, None]
+    tl.store(to, pose * active[:, None], (m < pitch)[:, None] & (d < D)[None, :])
 
 
 @triton.jit
@@ -294,35 +327,44 @@ def fold(
 
 
 TILES = {
-    "couple": (Tile(128, 0, 4, 1),) * 2,
-    "gather": (Tile(64, 128, 4, 2, 4), Tile(64, 128, 4, 2, 4)),
-    "to_shares": (Tile(64, 128, 4, 1),) * 2,
-    "to_routes": (Tile(64, 0, 2, 2),) * 2,
-    "to_transforms": (Tile(64, 64, 2, 2, 4), Tile(64, 64, 2, 2, 4)),
+    "couple": (Tile(128, 0, 4, 1), Tile(128, 0, 4, 1)),
+    "gather": (Tile(64, 64, 2, 2, 4), Tile(32, 64, 2, 3, 4)),
+    "to_shares": (Tile(64, 128, 4, 1), Tile(64, 128, 4, 1)),
+    "to_routes": (Tile(64, 0, 2, 2), Tile(128, 0, 2, 2)),
+    "scale": (Tile(64, 0, 4, 1), Tile(64, 0, 4, 1)),
+    "to_transforms": (Tile(64, 64, 2, 3, 4), Tile(64, 64, 2, 3, 4)),
 }
-"""Tile of each kernel for float32 and for 16-bit types, measured on an H200 (docs/lab-notes/)."""
-OF_GRID = ("H", "W", "HO", "WO", "I", "KS", "STRIDE", "PAD")
+"""Tile of each kernel, for float32 and for 16-bit types; measured, see docs/lab-notes/speed.md."""
+OF_GRID = ("H", "W", "HO", "WO", "KS", "STRIDE", "PAD")
 
 
 def options(kernel: str, shape: Shape, poses: Tensor) -> dict[str, Any]:
-    sizes = shape.constants()
+    sizes, rows_alone = shape.constants(), kernel == "to_transforms"
     if kernel == "fold":
-        return {n: sizes[n] for n in OF_GRID if n != "I"} | {"num_warps": 4}
+        return {n: sizes[n] for n in OF_GRID} | {"num_warps": 4}
     t = TILES[kernel][poses.element_size() == 2]
     wide, out = pow2(shape.in_dim), max(16, pow2(shape.out_dim))
-    block = max(1, 16 // wide, min(pow2(shape.types), t.columns // wide))
-    names = ["C", "J", "D", *(OF_GRID if kernel in ("couple", "to_shares") else ())]
-    constants = {n: sizes[n] for n in names} | arithmetic(poses) | {
-        "BM": t.rows, "num_warps": t.warps, "num_stages": t.stages,
-    }  # fmt: skip
-    if kernel != "to_transforms":
+    constants = {n: sizes[n] for n in ("C", "D", *(() if rows_alone else ("I", *OF_GRID)))}
+    constants |= {"BM": t.rows, "num_warps": t.warps, "num_stages": t.stages}
+    if kernel == "scale":
+        return {**constants, "BD": wide}
+    constants |= {"J": shape.parents, **arithmetic(poses)}
+    if not rows_alone:
         constants["N"] = shape.transforms
     if kernel in ("couple", "to_routes"):
-        return {**constants, "BD": max(16, wide), "BJ": max(16, pow2(shape.parents))}
+        many = max(16, pow2(shape.parents))
+        most = 8192 if kernel == "couple" else 4096  # entries of a tile of shares
+        constants |= {"BD": max(16, wide), "BJ": many, "BM": max(16, min(t.rows, most // many))}
+        exact = {"CAST": tl.float32, "P": "tf32x3"}  # shares of large logits need it
+        return constants | exact if kernel == "couple" else constants
+    block = max(1, 16 // wide, min(pow2(shape.types), t.columns // wide))
     constants |= {"E": shape.out_dim, "BC": block, "BD": wide, "BE": out}
     if kernel == "to_shares":
         return {**constants, "CL": min(4, block), "DL": min(2, wide)}
-    return {**constants, "JB": min(t.parents, pow2(shape.parents))}
+    parents = min(max(1, t.parents * 16 // out), pow2(shape.parents))
+    lines = block * wide if kernel == "gather" else t.rows  # of a parent's operand
+    stage = poses.element_size() * (t.rows * block * wide + parents * lines * out)
+    return {**constants, "JB": parents, "num_stages": stages(t.stages, stage)}
 
 
 def share_type(poses: Tensor) -> torch.dtype:
@@ -332,50 +374,59 @@ def share_type(poses: Tensor) -> torch.dtype:
     return torch.float32 if arithmetic(poses)["P"] == "tf32x3" else torch.float16
 
 
-def stored(shape: Shape, poses: Tensor) -> list[Tensor]:
-    """Space for shares [J,C,rows], scaled poses [C,D,rows] and activations [C,rows].
-
-    Rows are padded, so that each child's begin at whole sectors.
-    """
-    children, pitch, new = shape.children, cdiv(shape.rows, 64) * 64, poses.new_empty
-    return [
-        new((shape.parents, children, pitch), dtype=share_type(poses)),
-        new((children, shape.in_dim, pitch)),
-        new((children, pitch), dtype=torch.float32),
-    ]
+def stored(shape: Shape, poses: Tensor) -> Tensor:
+    """Space for shares [J,C,rows]; rows are padded, so that each child's begin at whole sectors."""
+    size = shape.parents, shape.children, cdiv(shape.rows, 64) * 64
+    return poses.new_empty(size, dtype=share_type(poses))
 
 
-def forward(shape: Shape, inputs: Inputs) -> tuple[Tensor, Tensor, list[Tensor]]:
-    """-> sums of shares [rows,J] and of votes [rows,J,E]; what is `stored`"""
+def forward(shape: Shape, inputs: Inputs) -> tuple[Tensor, Tensor, Tensor]:
+    """-> sums of shares [rows,J] and of votes [rows,J,E]; shares"""
     poses, weight, activations = inputs[:3]
-    rows, parents, children = shape.rows, shape.parents, shape.children
-    shares, scaled, active = kept = stored(shape, poses)
+    rows, parents = shape.rows, shape.parents
+    shares = stored(shape, poses)
     pitch = shares.shape[2]
     o = options("couple", shape, poses)
-    couple[(cdiv(rows, o["BM"]), children)](
-        poses, activations, inputs.route_weight, inputs.route_bias, *kept, rows, pitch, **o
+    couple[(cdiv(rows, o["BM"]), shape.children)](
+        poses, inputs.route_weight, inputs.route_bias, shares, rows, pitch, **o
     )
     o = options("gather", shape, poses)
+    blocks = shape.kernel**2 * cdiv(shape.types, o["BC"])
     grid = cdiv(rows, o["BM"]), cdiv(parents, o["JB"])
-    ranges, o["CHUNK"] = split(cdiv(children, o["BC"]), grid[0] * grid[1], poses.device)
+    ranges, o["CHUNK"] = split(blocks, grid[0] * grid[1], poses.device)
     mass = poses.new_empty((ranges, rows, parents), dtype=torch.float32)
     sums = poses.new_empty((ranges, rows, parents, shape.out_dim), dtype=torch.float32)
-    gather[(*grid, ranges)](shares, scaled, active, weight, mass, sums, rows, pitch, **o)
-    return total(mass), total(sums), kept
+    gather[(*grid, ranges)](shares, poses, activations, weight, mass, sums, rows, pitch, **o)
+    return total(mass), total(sums), shares
 
 
-def backward(
-    shape: Shape, grads: tuple[Tensor, Tensor], kept: list[Tensor], inputs: Inputs
-) -> Inputs:
+def _to_transforms(
+    shape: Shape, shares: Tensor, grad1: Tensor, poses: Tensor, activations: Tensor | None
+) -> Tensor:
+    """Gradients of each child's transforms. -> [ranges,C,J,D,E]"""
+    rows, children, pitch = shape.rows, shape.children, shares.shape[2]
+    scaled = poses.new_empty((children, shape.in_dim, pitch))
+    o = options("scale", shape, poses)
+    scale[(cdiv(pitch, o["BM"]), children)](poses, activations, scaled, rows, pitch, **o)
+    o = options("to_transforms", shape, poses)
+    grid = cdiv(children, o["BC"]), cdiv(shape.parents, o["JB"])
+    ranges, o["CHUNK"] = split(cdiv(rows, o["BM"]), grid[0] * grid[1], poses.device)
+    size = ranges, children, shape.parents, shape.in_dim, shape.out_dim
+    d_weight = poses.new_empty(size, dtype=torch.float32)
+    to_transforms[(*grid, ranges)](shares, scaled, grad1, d_weight, rows, pitch, **o)
+    return d_weight
+
+
+def backward(shape: Shape, grads: tuple[Tensor, Tensor], shares: Tensor, inputs: Inputs) -> Inputs:
     """Gradients of the inputs. grads: of the sums of shares [rows,J] and of votes [rows,J,E]"""
     poses, weight, activations, *_, route_weight, route_bias = inputs
     assert route_weight is not None and route_bias is not None
+    d_weight = _to_transforms(shape, shares, grads[1], poses, activations)
     rows, parents, children = shape.rows, shape.parents, shape.children
-    shares, scaled, active = kept
     pitch, f32 = shares.shape[2], torch.float32
     d_shares = torch.empty_like(shares, dtype=poses.dtype)
     d_windows = poses.new_empty((rows, children, shape.in_dim), dtype=f32)
-    mean = torch.empty_like(active)
+    mean = poses.new_empty((children, pitch), dtype=f32)
     o = options("to_shares", shape, poses)
     blocks = shape.kernel**2 * cdiv(shape.types, o["BC"])
     to_shares[(cdiv(rows, o["BM"]), blocks)](
@@ -386,14 +437,10 @@ def backward(
     d_route = poses.new_empty((ranges, children, shape.in_dim, parents), dtype=f32)
     d_bias = poses.new_empty((ranges, children, parents), dtype=f32)
     to_routes[(children, ranges)](
-        shares, d_shares, mean, scaled, active, route_weight, d_windows, d_route, d_bias,
+        shares, d_shares, mean, poses, activations, route_weight, d_windows, d_route, d_bias,
         rows, pitch, **o,
     )  # fmt: skip
-    o = options("to_transforms", shape, poses)
-    grid = cdiv(children, o["BC"]), cdiv(parents, o["JB"])
-    ranges, o["CHUNK"] = split(cdiv(rows, o["BM"]), grid[0] * grid[1], poses.device)
-    d_weight = poses.new_empty((ranges, children, *weight.shape[1:]), dtype=f32)
-    to_transforms[(*grid, ranges)](shares, scaled, grads[1], d_weight, rows, pitch, **o)
+    del d_shares
     return Inputs(
         _fold(shape, d_windows, poses.dtype),
         _over_children(d_weight, weight),

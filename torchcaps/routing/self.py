@@ -95,7 +95,7 @@ def _over_windows(
     step: FusedStep, route_weight: Tensor, route_bias: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The same for windows, whose coupling has no gradients."""
-    mass, summed, shares, *_ = torch.ops.torchcaps.self_route(
+    mass, summed, shares = torch.ops.torchcaps.self_route(
         step.poses, step.activations, step.shared, route_weight, route_bias, step.window
     )
     rows = math.prod(step.grid)  # stored shares have more

@@ -27,8 +27,9 @@ MEMORY_BUDGET = 1 << 30
 MOST_SQUARED = 8
 """Largest inner size of transforms for which products of a pose's entries replace votes."""
 
-FEWEST_POSITIONS = 16
-"""Fewest children that share a transform for the kernels of `positions`, whose tiles they fill."""
+FEWEST_POSITIONS = 64
+"""Fewest children that share a transform for the kernels of `positions`, whose tiles they fill;
+with 36 they took as long as `attention`."""
 
 
 def _why_not(poses: Tensor, weight: Tensor, window: Window) -> str:
@@ -199,7 +200,7 @@ class FusedStep:
         uniform = score == "uniform"
         if uniform and not self.dense and self.weight.shape[0] == self.children:
             empty = self.poses.new_empty(0)
-            found = self._masses(), self._convolve(self._rows(), self.weight), empty
+            found = self._masses(), self._convolve(self._active(self._rows()), self.weight), empty
             return Sums(*found, self.uniform_coupling() if coupling else None)
         if self._shares_over_positions() and (uniform or (score == "dot" and not coupling)):
             votes, empty = self._over_positions(query), self.poses.new_empty(0)
@@ -263,12 +264,10 @@ class FusedStep:
     def _convolve(self, table: Tensor, weight: Tensor) -> Tensor:
         """Sum of votes with equal shares, as a convolution of each row of the poses.
 
-        table [B,R,H,W,I,D], weight [C,J,D,E] -> [B,H',W',J,R*E]
+        table [B,R,H,W,I,D], times activations; weight [C,J,D,E] -> [B,H',W',J,R*E]
         """
         _, out_caps, _, out_dim = weight.shape
         kernel, stride, padding = self.window
-        if self.activations is not None:
-            table = table * self.activations[:, None, ..., None].to(table.dtype)
         filters = weight.unflatten(0, (kernel, kernel, -1)).permute(3, 5, 0, 1, 2, 4)
         maps = F.conv2d(
             table.flatten(0, 1).flatten(-2).permute(0, 3, 1, 2),
@@ -281,6 +280,12 @@ class FusedStep:
     def _rows(self) -> Tensor:
         """Rows of the poses, as images of their own. -> [B,R,H,W,I,D]"""
         return self.poses.unflatten(-1, (-1, self.weight.shape[2])).permute(0, 4, 1, 2, 3, 5)
+
+    def _active(self, table: Tensor) -> Tensor:
+        """Rows of the poses times activations, if there are any."""
+        if self.activations is None:
+            return table
+        return table * self.activations[:, None, ..., None].to(table.dtype)
 
     def uniform_moments(self, eps: float) -> tuple[Tensor, Sums]:
         """Uniform pass with the sums of squared votes, and what it subtracts from votes.
@@ -300,14 +305,15 @@ class FusedStep:
             return mean, self.sums("gauss", mean, torch.zeros_like(mean), torch.zeros_like(mass))
         with torch.autocast(self.poses.device.type, enabled=False):
             table = self._rows().float().contiguous()
+            active = self._active(table)
             weight = self._unshare(self.weight).float()
             turns = range(in_dim // 2 + 1)
-            pairs = torch.cat([table * table.roll(-k, -1) for k in turns], -1)
+            pairs = torch.cat([active * (table.roll(-k, -1) if k else table) for k in turns], -1)
             times = [1 if k in (0, in_dim / 2) else 2 for k in turns]
             filters = torch.cat(
                 [f * weight * weight.roll(-k, 2) for f, k in zip(times, turns, strict=True)], 2
             )
-            summed, squares = self._convolve(table, weight), self._convolve(pairs, filters)
+            summed, squares = self._convolve(active, weight), self._convolve(pairs, filters)
         return torch.zeros_like(summed), Sums(self._masses(), summed, squares, None)
 
 
