@@ -341,7 +341,7 @@ OF_GRID = ("H", "W", "HO", "WO", "KS", "STRIDE", "PAD")
 def options(kernel: str, shape: Shape, poses: Tensor) -> dict[str, Any]:
     sizes, rows_alone = shape.constants(), kernel == "to_transforms"
     if kernel == "fold":
-        return {n: sizes[n] for n in OF_GRID} | {"num_warps": 4}
+        return {n: sizes[n] for n in OF_GRID} | {"num_warps": 4, "num_stages": 1}
     t = TILES[kernel][poses.element_size() == 2]
     wide, out = pow2(shape.in_dim), max(16, pow2(shape.out_dim))
     constants = {n: sizes[n] for n in ("C", "D", *(() if rows_alone else ("I", *OF_GRID)))}
