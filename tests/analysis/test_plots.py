@@ -56,7 +56,7 @@ def test_plots_of_each_family(few):
     assert applies["vae"] == drawn
     assert applies["convnet-avg"] == classes
     assert applies["vote-head"] == {*classes, "votes"}
-    assert applies["capsule-head"] == {*classes, *ranked, "votes"}
+    assert applies["capsule-head"] == {*classes, *ranked, "where", "votes"}
     with pytest.raises(TorchcapsError, match="Did you mean 'where'"):
         get_plot("wher")
 

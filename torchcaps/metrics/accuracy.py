@@ -21,7 +21,8 @@ def outputs(
     model: "Model", split: Split, batch_size: int = 500
 ) -> Iterator[tuple[Batch, "Output"]]:
     """Batches of a split with the model's outputs, without its decoder."""
-    for batch in model.with_features(split).batches(batch_size):
+    split = model.with_features(split) if getattr(model, "frozen", False) else split
+    for batch in split.batches(batch_size):
         yield batch, model.encode(batch.images)
 
 
