@@ -16,6 +16,7 @@ from hypothesis import settings
 
 from torchcaps import data
 from torchcaps.data import registry as data_registry
+from torchcaps.models.photos import features
 from torchcaps.models.registry import model_config
 from torchcaps.papers import tables
 from torchcaps.training import registry as recipe_registry
@@ -35,6 +36,15 @@ SLOW = (
     "tests/test_estimator.py::test_scikit_learn_checks", "tests/training/test_processes.py",
 )  # fmt: skip
 """Slow tests: processes, browsers, compilers, hostile input."""
+
+
+@pytest.fixture(autouse=True, scope="session")
+def feature_cache(tmp_path_factory):
+    """Features of frozen backbones are kept apart from the user's."""
+    folder = tmp_path_factory.mktemp("features")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(features, "cache_folder", lambda: folder)
+        yield
 
 
 @pytest.hookimpl(tryfirst=True)

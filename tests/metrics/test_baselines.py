@@ -4,7 +4,16 @@ import numpy as np
 import pytest
 import torch
 
-from torchcaps.metrics.baselines import BASELINES, MLP, ClassMeans, Pooled, small
+from torchcaps.metrics.baselines import (
+    BASELINES,
+    MLP,
+    VOTE,
+    ClassMeans,
+    Inputs,
+    Pooled,
+    Vote,
+    small,
+)
 
 
 def blobs(count=300, classes=4, seed=0):
@@ -52,6 +61,25 @@ def test_every_baseline_learns_few_images(name):
     x, test = x.unflatten(1, (5, 1, 1)), test.unflatten(1, (5, 1, 1))
     got = BASELINES[name]().fit(x, y).predict(test)
     assert float((got == labels).float().mean()) > 0.75
+
+
+def test_a_vote_of_one_position_is_an_mlp():
+    (x, y), (test, labels) = blobs(), blobs(seed=1)
+    maps, others = x[..., None, None], test[..., None, None]
+    assert torch.equal(Vote().fit(maps, y).predict(others), MLP().fit(x, y).predict(test))
+    assert VOTE not in dict(Inputs("pixels", maps, y, others).accuracies(labels))
+
+
+def test_positions_vote_where_their_mean_says_nothing():
+    """The class is the side of a plane's diagonal at every position; the mean of positions is 0."""
+    draw = torch.Generator().manual_seed(0)
+    labels = torch.arange(400) % 2
+    x = torch.rand(400, 2, 8, generator=draw)
+    x[:, 1] = torch.where(labels[:, None] == 1, x[:, 0], -x[:, 0])  # on a diagonal, or the other
+    x = torch.cat([x, -x], 2).unflatten(2, (4, 4))  # its mirror image takes the mean away
+    maps, test = x[:300], x[300:]
+    found = dict(Inputs("maps", maps, labels[:300], test).accuracies(labels[300:]))
+    assert found[VOTE] > 0.95 and found["MLP"] < 0.7
 
 
 def test_maps_are_averaged_over_positions():

@@ -53,15 +53,15 @@ class Pooled:
 
 @dataclass
 class _Standardized:
-    """Inputs with the mean and deviation of the training vectors [N,D] taken out."""
+    """Inputs with the mean and deviation of the training vectors [N,D] or [N,L,D] taken out."""
 
     mean: Tensor = field(default_factory=lambda: torch.empty(0))
     std: Tensor = field(default_factory=lambda: torch.empty(0))
 
     def scaled(self, vectors: Tensor, learn: bool = False) -> Tensor:
         if learn:
-            self.mean = vectors.mean(0)
-            self.std = vectors.std(0, correction=0) + 1e-6
+            rows = vectors.flatten(0, -2)
+            self.mean, self.std = rows.mean(0), rows.std(0, correction=0) + 1e-6
         return (vectors - self.mean) / self.std
 
 
@@ -103,32 +103,52 @@ class MLP(_Standardized):
         with torch.random.fork_rng(devices=devices), torch.enable_grad():
             torch.manual_seed(0)
             net = nn.Sequential(
-                nn.Linear(x.shape[1], self.hidden), nn.ReLU(), nn.Linear(self.hidden, classes)
+                nn.Linear(x.shape[-1], self.hidden), nn.ReLU(), nn.Linear(self.hidden, classes)
             ).to(x.device)
             optimizer = torch.optim.AdamW(net.parameters(), self.lr)
             schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, self.lr, total_steps=steps)
             order = torch.cat([torch.randperm(len(x)) for _ in range(-(-steps * batch // len(x)))])
             for rows in order[: steps * batch].to(x.device).split(batch):
                 optimizer.zero_grad()
-                F.cross_entropy(net(x[rows]), labels[rows]).backward()
+                F.cross_entropy(self.scores(net(x[rows])), labels[rows]).backward()
                 optimizer.step()
                 schedule.step()
         self.net = net.eval()
         return self
 
+    def scores(self, outputs: Tensor) -> Tensor:
+        """Class scores [N,Y] of what the network gives."""
+        return outputs
+
     @torch.no_grad()
     def predict(self, vectors: Tensor) -> Tensor:
         assert self.net is not None
-        return self.net(self.scaled(vectors)).argmax(1)
+        return self.scores(self.net(self.scaled(vectors))).argmax(1)
 
 
+class Vote(MLP):
+    """The MLP at each position of a map; the positions' class probabilities are averaged."""
+
+    def fit(self, maps: Tensor, labels: Tensor) -> Self:
+        """maps [N,C,H,W], labels [N]"""
+        return super().fit(maps.flatten(2).mT, labels)
+
+    def scores(self, outputs: Tensor) -> Tensor:
+        return outputs.log_softmax(-1).logsumexp(1)
+
+    def predict(self, maps: Tensor) -> Tensor:
+        return super().predict(maps.flatten(2).mT)
+
+
+VOTE = "vote of positions"
 SOFTMAX = "softmax linear probe"
 BASELINES: dict[str, Callable[[], Learner]] = {
     "nearest class mean": lambda: Pooled(ClassMeans()),
     SOFTMAX: lambda: Pooled(Logistic(penalties=(PENALTY,))),
     "MLP": lambda: Pooled(MLP()),
+    VOTE: Vote,
 }
-"""Classifiers by name, in the order of tables. One on positions of feature maps is added here."""
+"""Classifiers by name, in the order of tables; the vote is of maps with several positions."""
 
 
 def small(images: Tensor) -> Tensor:
@@ -152,6 +172,8 @@ class Inputs:
     ) -> Iterator[tuple[str, float]]:
         """Accuracy of each baseline on the test images, whose labels are given."""
         for name, make in BASELINES.items():
+            if name == VOTE and self.train.shape[2:].numel() == 1:  # the same as the MLP
+                continue
             if not names or name in names:
                 predicted = make().fit(self.train, self.labels).predict(self.test)
                 yield name, float((predicted == labels).double().mean())
