@@ -129,15 +129,15 @@ class MLP(_Standardized):
 class Vote(MLP):
     """The MLP at each position of a map; the positions' class probabilities are averaged."""
 
-    def fit(self, maps: Tensor, labels: Tensor) -> Self:
-        """maps [N,C,H,W], labels [N]"""
-        return super().fit(maps.flatten(2).mT, labels)
+    def fit(self, vectors: Tensor, labels: Tensor) -> Self:
+        """vectors: maps [N,C,H,W]; labels [N]"""
+        return super().fit(vectors.flatten(2).mT, labels)
 
     def scores(self, outputs: Tensor) -> Tensor:
         return outputs.log_softmax(-1).logsumexp(1)
 
-    def predict(self, maps: Tensor) -> Tensor:
-        return super().predict(maps.flatten(2).mT)
+    def predict(self, vectors: Tensor) -> Tensor:
+        return super().predict(vectors.flatten(2).mT)
 
 
 VOTE = "vote of positions"
