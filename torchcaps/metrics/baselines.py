@@ -126,18 +126,25 @@ class MLP(_Standardized):
         return self.scores(self.net(self.scaled(vectors))).argmax(1)
 
 
-class Vote(MLP):
-    """The MLP at each position of a map; the positions' class probabilities are averaged."""
-
-    def fit(self, vectors: Tensor, labels: Tensor) -> Self:
-        """vectors: maps [N,C,H,W]; labels [N]"""
-        return super().fit(vectors.flatten(2).mT, labels)
+class _PositionMLP(MLP):
+    """The MLP on rows of positions [N,L,D]."""
 
     def scores(self, outputs: Tensor) -> Tensor:
         return outputs.log_softmax(-1).logsumexp(1)
 
-    def predict(self, vectors: Tensor) -> Tensor:
-        return super().predict(vectors.flatten(2).mT)
+
+class Vote:
+    """An MLP at each position of a map; the positions' class probabilities are averaged."""
+
+    def __init__(self):
+        self.learner = _PositionMLP()
+
+    def fit(self, maps: Tensor, labels: Tensor) -> Self:
+        self.learner.fit(maps.flatten(2).mT, labels)
+        return self
+
+    def predict(self, maps: Tensor) -> Tensor:
+        return self.learner.predict(maps.flatten(2).mT)
 
 
 VOTE = "vote of positions"
