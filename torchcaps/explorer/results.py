@@ -126,7 +126,7 @@ def references(shown: list[Shown]) -> dict[str, Reference]:
     """Reference accuracies on the test images of each data set, by the column of its accuracy."""
     by_column: dict[str, Reference] = {}
     # features of a pretrained backbone make stronger baselines than pixels
-    for one in sorted(shown, key=lambda one: not getattr(one.model, "frozen", False)):
+    for one in sorted(shown, key=lambda one: not one.model.frozen):
         own = one.run.recipe().data.name
         for column, line in _columns(one):
             known = column in by_column or line["metric"] != "accuracy" or line["data"] != own

@@ -198,9 +198,8 @@ def inputs(data: Dataset, test: Split, model: "Model | None" = None) -> Inputs |
         return None
     rows = rows[torch.linspace(0, len(rows) - 1, min(FITTED, len(rows))).round().long()]
     device, labels = test.labels.device, data.train.labels[rows].to(test.labels.device)
-    # `frozen` and `with_features` are of models on a pretrained backbone
-    if getattr(model, "frozen", False) and data.render is None:
-        train, scored = (model.with_features(split) for split in (data.train, test))  # pyright: ignore
+    if model is not None and model.frozen and data.render is None:
+        train, scored = (model.with_features(split) for split in (data.train, test))
         maps = train.images[rows].to(device).float(), labels, labeled(scored).images.float()
         return Inputs("features of the backbone", *maps)
     parts = [small(data.training(part, part).images) for part in rows.split(1000)]
