@@ -40,6 +40,9 @@ def test_confusion_matrix():
 class Sides(torch.nn.Module):
     """Two scores: the brightness of the left column, and half that of the right one plus 0.2."""
 
+    def with_features(self, split):
+        return split
+
     def encode(self, images):
         left, right = images[:, 0, :, 0].mean(1), images[:, 0, :, -1].mean(1)
         return Output(torch.stack([left, 0.5 * right + 0.2], 1))
@@ -94,6 +97,9 @@ def test_a_mirrored_prediction_is_a_mean_not_the_surest():
     both = torch.tensor([[0.5, 0.4, 0.1], [0.05, 0.45, 0.5]])
 
     class Halves(torch.nn.Module):
+        def with_features(self, split):
+            return split
+
         def encode(self, images):
             return Output(both.logit(), both[(images[:, 0, 0, 0] < 0.5).long()])
 

@@ -16,6 +16,9 @@ class Copies(nn.Module):
 
     provides = frozenset({"logits", "decode"})
 
+    def with_features(self, split):
+        return split
+
     def encode(self, images):
         logits = torch.stack([images.mean((1, 2, 3)), 1 - images.mean((1, 2, 3))], 1)
         return Output(10 * logits)
