@@ -327,9 +327,8 @@ def self_route_backward(
         found = routes.backward(shape, grads, shares, inputs)
     order = (found.poses, found.activations, found.weight, found.route_weight, found.route_bias)
     like = (poses, activations, weight, route_weight, route_bias)
-    return tuple(  # pyright: ignore
-        g.to(t.dtype).reshape(t.shape).contiguous() for g, t in zip(order, like, strict=True)
-    )
+    pairs = zip(order, like, strict=True)
+    return tuple(g.to(t.dtype).reshape(t.shape).contiguous() for g, t in pairs)  # pyright: ignore
 
 
 @self_route_backward.register_fake

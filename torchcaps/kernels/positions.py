@@ -32,8 +32,7 @@ LOG2E = tl.constexpr(1.4426950408889634)
 def _load_queries(ptr, J: tl.constexpr, D: tl.constexpr, BJ: tl.constexpr, BD: tl.constexpr):
     """A program's queries [BJ,BD] in a tensor [ranges,B,N,J,D] of one range, and where they are."""
     j, d = tl.arange(0, BJ), tl.arange(0, BD)
-    first = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
-    at = (first * J + j)[:, None] * D + d[None, :]
+    at = (tl.program_id(0) * J + j)[:, None] * D + d[None, :]
     mask = (j < J)[:, None] & (d < D)[None, :]
     return tl.load(ptr + at, mask, other=0.0), at, mask
 
@@ -55,11 +54,11 @@ def attend(
     J: tl.constexpr, N: tl.constexpr, D: tl.constexpr, BP: tl.constexpr, BJ: tl.constexpr,
     BD: tl.constexpr, CHUNK: tl.constexpr, CAST: tl.constexpr, P: tl.constexpr,
 ):  # fmt: skip
-    """Sums over positions. Grid: types, images, ranges of CHUNK blocks of positions.
+    """Sums over positions. Grid: images x types, ranges of CHUNK blocks of positions.
 
     top and mass [B,N,P]: largest logit and softmax denominator
     """
-    n, b, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    n, b, part = tl.program_id(0) % N, tl.program_id(0) // N, tl.program_id(1)
     q, q_at, q_mask = _load_queries(query, J, D, BJ, BD)
     q *= LOG2E
     d = tl.arange(0, BD)
@@ -78,7 +77,7 @@ def attend(
         tl.store(mass + image + n * positions + p, total, live)
         scaled = (x.to(tl.float32) / total[:, None]).to(CAST)
         found = tl.dot(tl.trans(share.to(CAST)), scaled, found, input_precision=P)
-    tl.store(sums + part * (tl.num_programs(1) * N * J * D) + q_at, found, q_mask)
+    tl.store(sums + part * (tl.num_programs(0) * J * D) + q_at, found, q_mask)
 
 
 @triton.jit
@@ -92,7 +91,7 @@ def attend_backward(
     What the softmax backward subtracts, sum_j share_j x . d(Y_j), is x times the poses' gradient
     through the sums.
     """
-    n, b, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    n, b, part = tl.program_id(0) % N, tl.program_id(0) // N, tl.program_id(1)
     q, q_at, q_mask = _load_queries(query, J, D, BJ, BD)
     g, _, _ = _load_queries(grad, J, D, BJ, BD)
     g = g.to(CAST)
@@ -115,7 +114,7 @@ def attend_backward(
         d_x = tl.dot(d_logit, q.to(CAST), d_x, input_precision=P)
         to_query = tl.dot(tl.trans(d_logit), x, to_query, input_precision=P)
         tl.store(d_poses + x_at, d_x, x_mask)
-    tl.store(d_query + part * (tl.num_programs(1) * N * J * D) + q_at, to_query, q_mask)
+    tl.store(d_query + part * (tl.num_programs(0) * J * D) + q_at, to_query, q_mask)
 
 
 def options(kernel: str, poses: Tensor, query: Tensor) -> dict[str, Any]:
@@ -135,14 +134,14 @@ def _launch(kernel: str, poses: Tensor, query: Tensor) -> tuple[dict[str, Any], 
     batch, positions, types, _ = poses.shape
     o = options(kernel, poses, query)
     ranges, o["CHUNK"] = split(cdiv(positions, o["BP"]), batch * types, poses.device)
-    return o, (types, batch, ranges)
+    return o, (batch * types, ranges)
 
 
 def forward(poses: Tensor, query: Tensor) -> tuple[Tensor, Tensor]:
     """poses [B,P,N,D], query [B,N,J,D] float32 -> sums [B,N,J,D]; top and mass [2,B,N,P]"""
     batch, positions, types, _ = poses.shape
     o, grid = _launch("attend", poses, query)
-    sums = query.new_empty((grid[2], *query.shape))
+    sums = query.new_empty((grid[1], *query.shape))
     stats = query.new_empty((2, batch, types, positions))
     attend[grid](poses, query, sums, *stats, positions, **o)
     return total(sums), stats
@@ -150,6 +149,6 @@ def forward(poses: Tensor, query: Tensor) -> tuple[Tensor, Tensor]:
 
 def backward(grad: Tensor, poses: Tensor, query: Tensor, stats: Tensor) -> tuple[Tensor, Tensor]:
     o, grid = _launch("attend_backward", poses, query)
-    d_poses, d_query = torch.empty_like(poses), query.new_empty((grid[2], *query.shape))
+    d_poses, d_query = torch.empty_like(poses), query.new_empty((grid[1], *query.shape))
     attend_backward[grid](poses, query, *stats, grad, d_poses, d_query, poses.shape[1], **o)
     return d_poses, total(d_query)
