@@ -120,14 +120,16 @@ def _head_recipe(
 ) -> Recipe:
     """A head on frozen features, which are computed once: no augmentation unless copies have it."""
     count = len(data.train)
-    batch_size = min(HEAD_BATCH, count)
-    steps = max(HEAD_STEPS, HEAD_EPOCHS * (count // batch_size))
+    batch_size = min(HEAD_BATCH, count, next(size for least, size in BATCH_SIZES if count >= least))
+    per_epoch = count // batch_size
+    steps = max(HEAD_STEPS, HEAD_EPOCHS * per_epoch)
     if config.weights == "none" and find_weights(config.backbone):
         config = replace(config, weights="auto")
     several = data.train.labels.ndim == 2
     return Recipe(
         name=name,
-        epochs=-(-steps // (count // batch_size)),
+        epochs=-(-steps // per_epoch),
+        validate_every=max(per_epoch, steps // HEAD_EPOCHS),
         batch_size=batch_size,
         data=spec,
         model=config,
