@@ -6,8 +6,7 @@
 Deep equilibrium models (Bai, Kolter, Koltun 2019), here with a routing pass as f.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -44,8 +43,7 @@ def anderson(
     affine; each row has its own weights. If f is not a contraction, the iteration may not converge:
     each row returns the value with its smallest change, and that change.
 
-    On a GPU it tests for convergence once per `memory` steps, which run as one CUDA graph if f can
-    be captured; this needs a stream other than the default.
+    On a GPU it tests for convergence once per `memory` steps, because each test waits for the GPU.
     """
     value = f(start)
     best, least = value.clone(), _change(value - start, value)
@@ -69,39 +67,12 @@ def anderson(
         least.copy_(torch.where(better, size, least))
 
     block = slots if value.is_cuda else 1
-    steps, graph = 1, None
+    steps = 1
     while steps < solver.max_iters and float(least.max()) >= solver.tolerance:
-        count = min(block - steps % block, solver.max_iters - steps)
-        whole = count == slots and steps >= slots
-        if whole and graph is None and value.is_cuda:
-            graph = _capture(lambda: [advance(slots + n) for n in range(slots)], value.device)
-        if whole and graph is not None:
-            graph.replay()
-        else:
-            for number in range(steps, steps + count):
-                advance(number)
-        steps += count
+        for _ in range(min(block - steps % block, solver.max_iters - steps)):
+            advance(steps)
+            steps += 1
     return best, steps, least
-
-
-_captured: dict[torch.device, torch.cuda.CUDAGraph] = {}
-"""The last graph of each device: while it lives, the next one finds its memory there."""
-
-
-def _capture(run: Callable[[], object], device: torch.device) -> torch.cuda.CUDAGraph | None:
-    """Capture work of the current stream as a CUDA graph; None if it cannot be captured."""
-    stream = torch.cuda.current_stream(device)
-    if stream == torch.cuda.default_stream(device) or torch.cuda.is_current_stream_capturing():
-        return None
-    graph = torch.cuda.CUDAGraph()
-    pool = _captured[device].pool() if device in _captured else None
-    try:
-        with torch.cuda.graph(graph, pool, stream, capture_error_mode="thread_local"):
-            run()
-    except RuntimeError:  # a synchronization, or memory of the host
-        return None
-    _captured[device] = graph
-    return graph
 
 
 def _change(change: Tensor, value: Tensor) -> Tensor:
@@ -128,7 +99,7 @@ def _mix(changes: Tensor, values: Tensor, damping: float) -> Tensor:
 def _solve(matrix: Tensor) -> Tensor:
     """Solution of A x = 1 for small positive definite A. [B,M,M] -> [B,M]
 
-    Elimination written out: LAPACK's routines synchronize, which a CUDA graph cannot.
+    Elimination written out: LAPACK's routines wait for the GPU.
     """
     system = torch.cat([matrix, torch.ones_like(matrix[:, :, :1])], 2)
     for row in range(matrix.shape[1]):
@@ -136,19 +107,6 @@ def _solve(matrix: Tensor) -> Tensor:
         system = system - system[:, :, row : row + 1] * pivot
         system[:, row : row + 1] = pivot
     return system[:, :, -1]
-
-
-@contextmanager
-def _side_stream(device: torch.device, stream: torch.cuda.Stream | None) -> Iterator[None]:
-    """Run what follows on a stream of its own, in order with the current one."""
-    if stream is None:
-        yield
-        return
-    current = torch.cuda.current_stream(device)
-    stream.wait_stream(current)
-    with torch.cuda.stream(stream):
-        yield
-    current.wait_stream(stream)
 
 
 def fixed_point(
@@ -167,19 +125,14 @@ def fixed_point(
     >>> state
     tensor([[0.7391, 0.7391]])
     """
-    device = start.device
-    stream = torch.cuda.Stream(device) if start.is_cuda else None
-    with _side_stream(device, stream):
-        state, _, change = anderson(f, start.detach(), solver)
-    state, change = state.clone(), change.clone()  # memory of this stream
+    state, _, change = anderson(f, start.detach(), solver)
     if not torch.is_grad_enabled():
         return state, change
     output = f(state)
     if not output.requires_grad:
         return output, change
-    with _side_stream(device, stream):
-        inner = state.detach().requires_grad_()
-        inner_output = (alone or f)(inner)
+    inner = state.detach().requires_grad_()
+    inner_output = (alone or f)(inner)
 
     def implicit(gradient: Tensor) -> Tensor:
         def pull(g: Tensor) -> Tensor:
@@ -191,9 +144,7 @@ def fixed_point(
 
         if not inner_output.requires_grad:
             return gradient
-        with _side_stream(device, stream):
-            found = anderson(pull, gradient, solver)[0]
-        return found.clone()
+        return anderson(pull, gradient, solver)[0]
 
     output.register_hook(implicit)
     return output, change
