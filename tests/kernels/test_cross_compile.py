@@ -23,6 +23,7 @@ from triton.compiler import ASTSource  # noqa: E402
 from torchcaps.kernels import (  # noqa: E402
     attention,
     common,
+    plans,
     positions,
     routes,
     shares,
@@ -94,7 +95,7 @@ JOBS = [
     ),
     *(
         (part, "routes", WINDOWS)
-        for part in ("couple", "gather", "to_shares", "to_routes", "scale", "to_transforms", "fold")
+        for part in ("couple", "gather", "to_shares", "to_routes", "scale", "to_transforms")
     ),
     *((part, "positions", SHARED) for part in ("attend", "attend_backward")),
     *((part, "dot", wide) for part in ("gather", "backward") for wide in WIDE),
@@ -123,8 +124,6 @@ def _options(part, score, shape, half):
         return getattr(templates, part), {**sizes, **shape}
     if score == "routes":
         options = routes.options(part, shape, poses)
-        if part == "fold":
-            options |= {"L": 512, "BL": 512}
         if part in ("gather", "to_routes", "to_transforms"):
             options["CHUNK"] = 4
         return getattr(routes, part), options
@@ -139,7 +138,7 @@ def _options(part, score, shape, half):
         return getattr(shares, part), options
     if part.startswith("votes"):
         back = part.endswith("backward")
-        plan = votes.plan(shape, score, back, 132)
+        plan = plans.plan(shape, score, back, 132)
         options = votes.options(shape, plan, score, weighted, poses)
         if back:
             return votes.backward_kernel, {
@@ -155,7 +154,7 @@ def _options(part, score, shape, half):
         more = {"WITH_LSE": known, "STATS": stats, "WITH_COUPLING": not stats}
         return votes.forward_kernel, {**options, **more}
     poses = poses.to(torch.bfloat16 if half else torch.float32)
-    tile = attention.tile(shape, score, part)
+    tile = plans.tile(shape, score, part)
     options = attention.options(shape, tile, score, poses)
     if part == "gather":
         options |= {"JB": tile.parents, "CHUNK": 4, "WEIGHTED": weighted, "WITH_COUPLING": True}
@@ -243,7 +242,7 @@ def in_loops(sass):
 
 def compile_all(name):
     capability, limit = TARGETS[name]
-    for module in (attention, common, shares, votes):
+    for module in (attention, common, plans, positions, routes, shares, votes):
         if hasattr(module, "shared_memory"):
             module.shared_memory = lambda: limit
     both = "TORCHCAPS_ATTACK" in os.environ  # else each in one precision, by turns
@@ -265,13 +264,13 @@ def compile_all(name):
 
 
 def _too_large(part, score, shape):
-    return part.startswith("votes") and votes.why_not(shape.pose_rows, shape.in_dim, shape.out_dim)
+    return part.startswith("votes") and plans.why_not(shape.pose_rows, shape.in_dim, shape.out_dim)
 
 
 def measure(part, score, shape, half):
     """Instructions of a thread in loops, for each entry of a vote; accesses to local memory."""
     sass = _disassembled(_compile(part, score, shape, 90, half))
-    tile = attention.tile(shape, score, part)
+    tile = plans.tile(shape, score, part)
     entries = tile.rows * tile.columns * (tile.parents if part == "gather" else 1)
     return in_loops(sass) / (entries / (32 * tile.warps)), spills(sass)
 

@@ -122,9 +122,9 @@ def test_gradients_on_demand():
 
 
 def test_too_little_shared_memory(monkeypatch):
-    from torchcaps.kernels import votes
+    from torchcaps.kernels import plans
 
-    monkeypatch.setattr(votes, "shared_memory", lambda: 65_536)
+    monkeypatch.setattr(plans, "shared_memory", lambda: 65_536)
     poses = torch.randn(1, 3, 8 * 128, device=DEVICE)
     weight = torch.randn(3, 2, 128, 16, device=DEVICE)
     message = "8 rows with transforms of 128x16 need 96 KB of shared memory, and this GPU has 64"

@@ -39,6 +39,7 @@ from torchcaps.kernels.common import (
     transform,
 )
 from torchcaps.kernels.ops import Inputs, Needs
+from torchcaps.kernels.plans import sizes, tile
 
 UNIFORM = tl.constexpr(0)
 DOT = tl.constexpr(1)
@@ -398,40 +399,11 @@ def backward_kernel(
 SCORES = {"uniform": 0, "dot": 1, "linear": 2}
 
 
-def tile(shape: Shape, score: str, kernel: str) -> Tile:
-    """Tile of a kernel, measured on an H200: many parents pay for wider tiles."""
-    many = shape.parents > 32
-    if kernel == "stats":
-        return Tile(64, 128 if many or score == "linear" else 64, 4, 3)
-    if kernel == "gather":
-        if score == "linear":
-            return Tile(32, 64, 2, 3, 4)
-        if many and shape.rows >= 128 and pow2(shape.out_dim) <= 16:
-            return Tile(128, 64, 8, 3, 4)
-        return Tile(64, 64, 4, 3, 2)
-    if score == "linear":
-        # wider without windows: matrix poses, and sizes too large for the kernels in `shares`
-        return Tile(32, 64 if shape.covers else 32, 2, 3)
-    return Tile(64, 64 if many or score == "uniform" else 32, 4, 3)
-
-
-def _sizes(shape: Shape, t: Tile, size: int) -> tuple[int, int, int]:
-    """Children of a block, and bytes of a pipeline stage and of a product, for entries of `size`
-    bytes.
-    """
-    wide, out = pow2(shape.in_dim), max(16, pow2(shape.out_dim))
-    block = max(1, 16 // wide, min(pow2(shape.children), t.columns // wide))
-    columns = block * wide
-    product = 4 * t.rows * columns
-    transforms = 2 * max(size, 4) * columns * out * t.parents  # in two orders
-    return block, transforms + 8 * t.rows * out + product, product
-
-
 def options(shape: Shape, t: Tile, score: str, poses: Tensor) -> dict:
     size = poses.element_size()
     tiles = list(narrower(t))
-    t = next((n for n in tiles if max(_sizes(shape, n, size)) <= shared_memory()), tiles[-1])
-    block, stage, product = _sizes(shape, t, size)
+    t = next((n for n in tiles if max(sizes(shape, n, size)) <= shared_memory()), tiles[-1])
+    block, stage, product = sizes(shape, t, size)
     return {
         **shape.constants(),
         **arithmetic(poses),

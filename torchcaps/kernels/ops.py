@@ -76,9 +76,9 @@ def _sees_votes(shape, score: str) -> bool:
 @torch.compiler.assume_constant_result
 def why_not(rows: int, in_dim: int, out_dim: int) -> str:
     """Reason why a step does not fit on this GPU; empty if it does."""
-    from torchcaps.kernels import votes
+    from torchcaps.kernels import plans
 
-    return votes.why_not(rows, in_dim, out_dim)
+    return plans.why_not(rows, in_dim, out_dim)
 
 
 @torch.library.custom_op("torchcaps::step", mutates_args=())

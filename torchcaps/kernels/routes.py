@@ -12,8 +12,8 @@ window), child c and parent j:
 
 p, q and the scaled poses a x are stored with rows last: what a product leaves in a warp is written
 in whole sectors, any block of children is read so, and the gradient of the transforms is a product
-over rows. Gradients of poses are written for each window and added up by `fold`. Every entry has
-one writer, without atomics, so results are bit-reproducible.
+over rows. Gradients of poses are written for each window and added up by `Shape.fold`. Every entry
+has one writer, without atomics, so results are bit-reproducible.
 
 Where children are read from the grid, a block of them has one offset (row and column) in the
 window, so its place is one number.
@@ -305,27 +305,6 @@ def to_transforms(
         tl.store(d_weight + to[:, None] + e[None, :], totals[k], mask)
 
 
-@triton.jit
-def fold(
-    windows, grid, H: tl.constexpr, W: tl.constexpr, HO: tl.constexpr, WO: tl.constexpr,
-    KS: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr, L: tl.constexpr, BL: tl.constexpr,
-):  # fmt: skip
-    """Sum of each position's copies [B,H',W',K,K,L]. Grid: positions, blocks of entries."""
-    position = tl.program_id(0)
-    image, y, x = position // (H * W), position // W % H + PAD, position % W + PAD
-    n = tl.program_id(1) * BL + tl.arange(0, BL)
-    found = tl.zeros((BL,), tl.float32)
-    for ky in tl.static_range(KS):
-        for kx in tl.static_range(KS):
-            wy, wx = (y - ky) // STRIDE, (x - kx) // STRIDE
-            seen = (y >= ky) & (x >= kx) & (wy < HO) & (wx < WO)
-            seen = seen & ((y - ky) % STRIDE == 0) & ((x - kx) % STRIDE == 0)
-            row = (image * HO + wy) * WO + wx
-            at = row.to(tl.int64) * (KS * KS * L) + (ky * KS + kx) * L + n
-            found += tl.load(windows + at, seen & (n < L), other=0.0).to(tl.float32)
-    tl.store(grid + position.to(tl.int64) * L + n, found, n < L)
-
-
 TILES = {
     "couple": (Tile(128, 0, 4, 1), Tile(128, 0, 4, 1)),
     "gather": (Tile(64, 64, 2, 2, 4), Tile(32, 64, 2, 3, 4)),
@@ -340,8 +319,6 @@ OF_GRID = ("H", "W", "HO", "WO", "KS", "STRIDE", "PAD")
 
 def options(kernel: str, shape: Shape, poses: Tensor) -> dict[str, Any]:
     sizes, rows_alone = shape.constants(), kernel == "to_transforms"
-    if kernel == "fold":
-        return {n: sizes[n] for n in OF_GRID} | {"num_warps": 4, "num_stages": 1}
     t = TILES[kernel][poses.element_size() == 2]
     wide, out = pow2(shape.in_dim), max(16, pow2(shape.out_dim))
     constants = {n: sizes[n] for n in ("C", "D", *(() if rows_alone else ("I", *OF_GRID)))}
@@ -442,9 +419,9 @@ def backward(shape: Shape, grads: tuple[Tensor, Tensor], shares: Tensor, inputs:
     )  # fmt: skip
     del d_shares
     return Inputs(
-        _fold(shape, d_windows, poses.dtype),
+        shape.fold(d_windows[None], poses.dtype),
         _over_children(d_weight, weight),
-        shape.fold(mean[:, :rows].mT),
+        shape.fold(mean[:, :rows].mT.contiguous()[None]),
         route_weight=_over_children(d_route, route_weight),
         route_bias=_over_children(d_bias, route_bias),
     )
@@ -453,14 +430,3 @@ def backward(shape: Shape, grads: tuple[Tensor, Tensor], shares: Tensor, inputs:
 def _over_children(copies: Tensor, like: Tensor) -> Tensor:
     """Sum over ranges and over the children that share one. [ranges,C,...] -> [N,...]"""
     return total(copies.reshape(-1, *like.shape))
-
-
-def _fold(shape: Shape, windows: Tensor, dtype: torch.dtype) -> Tensor:
-    """Sum of the gradients of each pose over its windows. [rows,C,D] -> [B,H,W,I,D]"""
-    positions = shape.batch * shape.height * shape.width
-    grid = windows.new_empty((positions, shape.types * shape.in_dim), dtype=dtype)
-    length = grid.shape[1]
-    block = min(1024, pow2(length))
-    o = options("fold", shape, grid)
-    fold[(positions, cdiv(length, block))](windows, grid, L=length, BL=block, **o)
-    return grid

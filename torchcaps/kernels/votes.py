@@ -15,8 +15,6 @@ blocks of parents it is computed first: the same kernel with STATS=True writes e
 contribution. Masks pad sizes that are not powers of two.
 """
 
-from dataclasses import dataclass
-
 import torch
 import triton
 import triton.language as tl
@@ -34,7 +32,6 @@ from torchcaps.kernels.common import (
     multiprocessors,
     over_parent_poses,
     pow2,
-    shared_memory,
     stack,
     stages,
     store_parents,
@@ -42,6 +39,7 @@ from torchcaps.kernels.common import (
     total,
 )
 from torchcaps.kernels.ops import Inputs, Needs
+from torchcaps.kernels.plans import Plan, plan
 
 DOT = tl.constexpr(0)
 GAUSS = tl.constexpr(1)
@@ -360,60 +358,6 @@ def backward_kernel(
 
 
 SCORES = {"dot": 0, "gauss": 1}
-
-
-@dataclass(frozen=True)
-class Plan:
-    """Tile of a program and number of ranges of children."""
-
-    rows: int
-    parents: int
-    """Parents per program; fewer than all need a first run for the denominators."""
-    warps: int
-    stages: int
-    splits: int
-    """Ranges of children that run in parallel, each with its own sums."""
-
-
-def shared_bytes(rows: int, in_dim: int, columns: int, backward: bool) -> int:
-    """Shared memory of a program without a pipeline, in float32.
-
-    rows of a pose; columns: parents x pose entries of a program
-    """
-    lines, deep = 16 * pow2(rows), max(16, pow2(in_dim))
-    if backward:  # transforms in two orders, poses, and the votes' gradients
-        return 4 * (2 * deep * columns + lines * deep + 2 * lines * columns)
-    return 4 * (deep * columns + lines * deep)
-
-
-def why_not(rows: int, in_dim: int, out_dim: int) -> str:
-    """Reason why a program does not fit into shared memory of this GPU; empty if it does."""
-    needed = shared_bytes(rows, in_dim, max(16, pow2(out_dim)), True)
-    if needed <= shared_memory():
-        return ""
-    return (
-        f"poses of {rows} rows with transforms of {in_dim}x{out_dim} need {needed >> 10} KB of "
-        f"shared memory, and this GPU has {shared_memory() >> 10}"
-    )
-
-
-def plan(shape: Shape, score: str, backward: bool, sms: int) -> Plan:
-    """Measured on an H200 at 16x16x32 -> 7x7x32 of 4x4 poses; see docs/background/kernels.md."""
-    wide = pow2(shape.out_dim)
-    # entries of parent poses that a program holds for each of its 16 rows
-    entries = 256 if backward else 512
-    limit = max(1, entries // (shape.pose_rows * wide))
-    least = max(16 // wide, 1)
-    parents = max(least, min(pow2(shape.parents), 1 << (limit.bit_length() - 1)))
-    sizes = shape.pose_rows, shape.in_dim
-    while parents > least and shared_bytes(*sizes, parents * wide, backward) > shared_memory():
-        parents //= 2
-    warps = 8 if score == "gauss" else 4
-    deep = 3 if backward or score == "gauss" else 2
-    grid = cdiv(shape.rows, 16) * cdiv(shape.parents, parents)
-    per_sm = 4 if backward or score == "gauss" else 8
-    splits = max(1, min(64, shape.children, per_sm * sms // grid))
-    return Plan(16, parents, warps, deep, splits)
 
 
 def options(shape: Shape, p: Plan, score: str, weighted: bool, poses: Tensor) -> dict:
