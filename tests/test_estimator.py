@@ -198,6 +198,7 @@ def test_a_run_on_data_of_pythons_own(tiny_recipe, tmp_path):
         torchcaps.resume(run.folder, data=(images, names), quiet=True)
 
 
+@pytest.mark.filterwarnings("ignore:The `srun` command")
 def test_a_model_in_ones_own_loop_and_in_lightnings():
     from lightning_fabric import Fabric
 
