@@ -8,7 +8,7 @@ from torchcaps.layers import ConvCaps, DenseCaps, MLPDecoder, PointwiseCaps, Pri
 from torchcaps.layers.capsules import ClassCaps
 from torchcaps.layers.parts import PartEncoder
 from torchcaps.layers.routers import ROUTERS, router_with
-from torchcaps.layers.sets import PresentSet
+from torchcaps.layers.sets import Attend, PresentBlock, PresentSet
 from torchcaps.layers.stems import by_windows
 from torchcaps.routing.self import EPS
 
@@ -219,3 +219,37 @@ def test_only_hard_attention_leaves_out_members_of_less_presence():
     changed[:, [1, 3, 4]] += 1
     assert torch.equal(encoder(members, presence, hard=True), encoder(changed, presence, hard=True))
     assert not torch.allclose(encoder(members, presence), encoder(changed, presence), atol=1e-4)
+
+
+@pytest.mark.parametrize("present", [0.0, 0.5])
+def test_members_count_by_their_presence(present):
+    """A block multiplies what it found of a member by its presence, then goes on."""
+    block = PresentBlock(4)
+    members, presence = torch.randn(1, 3, 4), torch.tensor([[1.0, present, 1.0]])
+    mask = torch.zeros(1, 3)
+    q, k, v = block.look(members).chunk(3, -1)
+    shares = (q @ k.mT / 2).softmax(-1)
+    found = block.norm((members + block.mix(shares @ v)) * presence[..., None])
+    expected = block.last_norm(found + block.hidden(found))
+    torch.testing.assert_close(block(members, presence, mask), expected)
+
+
+def test_attention_divides_by_the_root_of_its_width():
+    attend = Attend(3, 5, 8, heads=2)
+    queries, members = torch.randn(1, 2, 3), torch.randn(1, 4, 5)
+    q, k, v = attend.query(queries), attend.key(members), attend.value(members)
+    heads = [
+        (q[..., h] @ k[..., h].mT / 8**0.5).softmax(-1) @ v[..., h]
+        for h in (slice(0, 4), slice(4, 8))
+    ]
+    hidden = attend.norm(q + torch.cat(heads, -1))
+    expected = attend.last_norm(hidden + F.relu(attend.out(hidden)))
+    torch.testing.assert_close(attend(queries, members), expected)
+
+
+def test_coupling_is_asked_for():
+    poses = torch.randn(1, 4, 4, 2, 4)
+    dense = DenseCaps(in_caps=32, in_dim=4, out_caps=3, out_dim=5)
+    conv = ConvCaps(in_caps=2, in_dim=4, out_caps=3, out_dim=5, kernel_size=3, stride=1)
+    assert dense(poses.flatten(1, 3)).coupling is None and conv(poses).coupling is None
+    assert not dense.matrix and not conv.matrix

@@ -45,3 +45,9 @@ def test_representations_are_rotation_invariant(name):
     torch.testing.assert_close(bound.terms["image"], other.terms["image"], atol=1e-4, rtol=1e-6)
     assert float(bound.terms["frame"][0]) == pytest.approx(-torch.tensor(4.0).log())
     torch.testing.assert_close(bound.drawn, drawn)
+
+
+def test_an_oblong_image_keeps_its_shape():
+    images = torch.rand(2, 1, 6, 10)
+    still = torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]).expand(2, -1, -1)
+    torch.testing.assert_close(rotate(images, still), images)

@@ -43,3 +43,16 @@ def test_ties_count_half():
     images = torch.zeros(6, 1, 4, 4, dtype=torch.uint8)
     split = Split(images, torch.zeros(6).long())
     assert outlier_auroc(Copies(), split, split) == 0.5
+
+
+def test_an_unsure_image_is_an_outlier():
+    class Sure(torch.nn.Module):
+        temperature = None
+
+        def encode(self, images):
+            sure = images.flatten(1)[:, :1]
+            return Output(torch.cat([sure, (1 - sure) / 2, (1 - sure) / 2], 1).log())
+
+    split = Split(torch.tensor([51, 128, 230], dtype=torch.uint8).view(3, 1, 1, 1), torch.zeros(3))
+    scores = outlier_scores(Sure(), split, "confidence")
+    assert scores.tolist() == pytest.approx([0.6, 127 / 255, 25 / 255], abs=1e-3)

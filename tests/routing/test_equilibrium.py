@@ -103,3 +103,8 @@ def test_a_gpu_finds_the_same_point():
     got = torch.autograd.grad(state.square().sum(), (a, b))
     for one, other in zip(got, torch.autograd.grad(expected.square().sum(), (a, b)), strict=True):
         torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-6)
+
+
+def test_it_gives_up_after_thirty_steps():
+    _, steps, _ = anderson(lambda z: 2 * z.sin() + 5, torch.randn(4, 64), Solver(tolerance=0))
+    assert steps == STANDARD.max_iters == 30

@@ -302,3 +302,10 @@ def test_the_axes_of_affnist_have_independent_scales():
     names = ("degrees", "shear", "scale_x", "scale_y")
     together = torch.corrcoef(torch.stack([factors[name] for name in names]))
     assert (together - torch.eye(4)).abs().max() < 0.1
+
+
+def test_white_stays_white_and_digits_shift_by_up_to_eight():
+    loaded = data.load("multimnist:digits,copies=1,shift=8")
+    assert loaded.test.images.max() == 255
+    with pytest.raises(TorchcapsError, match="shift=9 is not between 0 and 8"):
+        data.load("multimnist:digits,copies=1,shift=9")
