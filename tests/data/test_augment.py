@@ -234,3 +234,15 @@ def test_augmentation_has_other_random_numbers_than_generated_images(seed, monke
     for key in (seed, 3 * seed):
         drawn = counter_uniform(key, order, 1)[:, 0]
         assert torch.corrcoef(torch.stack([drawn, seen[0][:, 0]]))[0, 1].abs() < 0.1
+
+
+def test_a_resized_crop_is_wide_or_tall():
+    """Ramps along both axes show how much of an image a crop has kept."""
+    ramp = torch.linspace(0, 1, 32)
+    images = torch.stack([ramp.expand(32, 32), ramp[:, None].expand(32, 32)])[None]
+    number = torch.arange(200)
+    batch = Batch(images.expand(200, -1, -1, -1), number)
+    crops = Augment(("resized-crop",))(batch, 0, number).images.flatten(2)
+    width, height = (crops.amax(2) - crops.amin(2)).unbind(1)
+    ratio = (width / height).log()
+    assert ratio.max() > 0.2 and ratio.min() < -0.2

@@ -163,3 +163,21 @@ def test_twenty_steps_have_one_loss_curve():
         curves.append(curve)
     assert curves[0] == pytest.approx(curves[1], rel=1e-4)
     assert curves[0][-1] < curves[0][0]
+
+
+def test_reasons_for_the_reference(monkeypatch):
+    """Sizes alone decide, so tensors without data ask."""
+    from torchcaps.routing import step
+
+    monkeypatch.setattr(step, "why_no_kernel", lambda device: "")
+
+    def reason(poses, weight):
+        tensors = (torch.empty(*shape, device="meta") for shape in (poses, weight))
+        return step._why_not(*tensors, Window(2))
+
+    assert not reason((64, 3, 4), (3, 2, 4, 4)) and not reason((64, 3, 32), (3, 2, 4, 4))
+    assert "more than 8 rows" in reason((64, 3, 36), (3, 2, 4, 4))
+    many = 2**27
+    assert not reason((1, 3, 4), (3, many // 8, 4, 4))
+    assert "2^31" in reason((64, 9, 9, 3, 4), (12, many // 256, 4, 4))
+    assert not reason((64, 3, 4), (12, many // 256, 4, 4))

@@ -135,3 +135,7 @@ def test_gradients_of_images_turn_with_them():
 def test_a_group_convolution_has_one_output_for_each_pose():
     layer = GroupConv(in_channels=3, num_types=2)
     assert layer.weight.shape == (2 * 5**2, 3) and "3 -> 2 poses x 1, 5^2" in repr(layer)
+
+
+def test_group_capsules_agree_once_unless_told():
+    assert GroupCaps(in_caps=2, out_caps=3, window=2).num_iters == 1

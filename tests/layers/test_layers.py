@@ -6,7 +6,7 @@ from torchcaps.errors import TorchcapsError
 from torchcaps.functional import squash
 from torchcaps.layers import ConvCaps, DenseCaps, MLPDecoder, PointwiseCaps, PrimaryCaps
 from torchcaps.layers.capsules import ClassCaps
-from torchcaps.layers.parts import PartEncoder
+from torchcaps.layers.parts import PartEncoder, PerCapsule
 from torchcaps.layers.routers import ROUTERS, router_with
 from torchcaps.layers.sets import Attend, PresentBlock, PresentSet
 from torchcaps.layers.stems import by_windows
@@ -253,3 +253,10 @@ def test_coupling_is_asked_for():
     conv = ConvCaps(in_caps=2, in_dim=4, out_caps=3, out_dim=5, kernel_size=3, stride=1)
     assert dense(poses.flatten(1, 3)).coupling is None and conv(poses).coupling is None
     assert not dense.matrix and not conv.matrix
+
+
+def test_parts_start_at_the_papers_width_and_scale():
+    encoder = PartEncoder(1, 12, num_parts=3, numbers=2)
+    assert [m.out_channels for m in encoder.stem if isinstance(m, torch.nn.Conv2d)] == [32] * 4
+    block = PerCapsule(4, 8, 100, 50)
+    assert float(block.last.detach().std()) == pytest.approx(0.01, rel=0.05)

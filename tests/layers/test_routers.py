@@ -106,3 +106,17 @@ def test_compete_option(kind):
     assert alone.coupling.sum(-1).sub(1).abs().max() < 1e-5
     assert shared.coupling.sum(-1).max() < 1.00001 and shared.coupling.sum(-1).min() < 0.5
     assert (alone.poses - shared.poses).abs().max() > 1e-3
+
+
+def test_official_em_is_that_of_the_authors():
+    one, last = EM.official(), EM.official(classes=True)
+    assert (one.std, one.beta_u, one.beta_a, one.mass_floor) == (0.3, 0.5, -0.5, 1e-7)
+    assert (last.std, last.beta_u, last.beta_a, last.mass_floor) == (0.01, 2.0, -1.0, 1e-5)
+    assert one.scale_a == last.scale_a == 5000 and (one.compete, last.compete) == (
+        "released", "window",
+    )  # fmt: skip
+
+
+def test_self_routing_starts_without_a_preference():
+    layer = DenseCaps(in_caps=3, in_dim=4, out_caps=2, out_dim=5, routing="self")
+    assert not layer.route_weight.any() and not layer.route_bias.any()

@@ -7,6 +7,7 @@ from torch import nn
 import torchcaps
 from torchcaps.data import Split
 from torchcaps.errors import TorchcapsError
+from torchcaps.metrics import outliers
 from torchcaps.metrics.outliers import outlier_auroc, outlier_scores
 from torchcaps.models import Output
 
@@ -56,3 +57,18 @@ def test_an_unsure_image_is_an_outlier():
     split = Split(torch.tensor([51, 128, 230], dtype=torch.uint8).view(3, 1, 1, 1), torch.zeros(3))
     scores = outlier_scores(Sure(), split, "confidence")
     assert scores.tolist() == pytest.approx([0.6, 127 / 255, 25 / 255], abs=1e-3)
+
+
+@pytest.mark.parametrize("name, other", [("digits", "fashion-mnist"), ("fashion-mnist", "mnist")])
+def test_outliers_are_of_the_other_data_set(name, other, monkeypatch, digits):
+    loaded = []
+
+    def load(name, *_, **__):
+        loaded.append(name)
+        raise TorchcapsError("not here")
+
+    monkeypatch.setattr(outliers, "load_data", load)
+    metric = outliers.Outliers()
+    with pytest.raises(TorchcapsError):
+        metric.score(Copies(), replace(digits, name=name), digits.test)
+    assert loaded == [other]

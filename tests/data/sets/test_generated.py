@@ -309,3 +309,8 @@ def test_white_stays_white_and_digits_shift_by_up_to_eight():
     assert loaded.test.images.max() == 255
     with pytest.raises(TorchcapsError, match="shift=9 is not between 0 and 8"):
         data.load("multimnist:digits,copies=1,shift=9")
+
+
+def test_digits_rotate_by_up_to_45_degrees():
+    angles = data.load("rotated:digits").test.factors["degrees"].abs()
+    assert 44 < angles.max() <= 45
