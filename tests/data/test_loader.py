@@ -105,3 +105,10 @@ def test_cutmix_pastes_other_images(digits):
     inside = mixed.images[row] != plain.images[row]
     sources = (known == mixed.images[row])[:, inside].all(1)
     assert (digits.train.labels[sources] == mixed.pasted[row]).any()
+
+
+def test_the_order_of_recorded_runs_stays():
+    """Other numbers here change every recorded run."""
+    loader = Loader(data.load("digits"), 10, seed=3)
+    assert loader.batch(0).labels.tolist() == [8, 5, 4, 8, 1, 4, 8, 9, 9, 8]
+    assert loader.batch(400).labels.tolist() == [6, 1, 1, 7, 7, 0, 5, 9, 0, 0]

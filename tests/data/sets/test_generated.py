@@ -314,3 +314,10 @@ def test_white_stays_white_and_digits_shift_by_up_to_eight():
 def test_digits_rotate_by_up_to_45_degrees():
     angles = data.load("rotated:digits").test.factors["degrees"].abs()
     assert 44 < angles.max() <= 45
+
+
+def test_the_authors_order_of_recorded_runs_stays():
+    set_, number = data.load("translated:digits,order=authors,size=32", seed=2), torch.arange(4)
+    images = set_.render(set_.train, number, number).images
+    places = (images * torch.linspace(0, 1, 32)).sum((1, 2, 3))
+    assert places.tolist() == pytest.approx([75.837, 56.627, 76.12, 70.167], abs=1e-3)
