@@ -16,6 +16,7 @@ import json
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from threading import Event, Thread
 from typing import Annotated, Any
 
 import torch
@@ -258,4 +259,24 @@ def make_server(shelf: Shelf, port: int, token: str, beside: Beside = lambda rec
 def serve(shelf: Shelf, sock: Any, token: str, beside: Beside = lambda record: []) -> None:
     """Serve on a socket that is bound to the loopback address, until Ctrl-C."""
     torch.set_num_threads(1)  # the pool runs models in parallel
-    make_server(shelf, sock.getsockname()[1], token, beside).run(sockets=[sock])
+    server = make_server(shelf, sock.getsockname()[1], token, beside)
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return server.run(sockets=[sock])
+    # a notebook has a loop in this thread, and a thread has one loop at a time
+    ended = Event()
+
+    def run() -> None:
+        try:
+            server.run(sockets=[sock])
+        finally:
+            ended.set()
+
+    Thread(target=run).start()
+    try:
+        while not ended.wait(0.2):
+            pass
+    finally:
+        server.should_exit = True
+        ended.wait()
