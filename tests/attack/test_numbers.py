@@ -74,9 +74,9 @@ def test_the_others_refuse_too():
         em_routing(poses, active, weight, zeros, zeros)
     with pytest.raises(TorchcapsError, match="needs floats"):
         vb_routing(poses, active, weight, zeros, zeros)
-    with pytest.raises(TorchcapsError, match=r"needs \[B,H,W,I,D\] with a window"):
-        vb_routing(
-            poses.float(), active, torch.rand(9 * I, J, D, E), zeros, zeros, window=Window(3)
-        )
+    for routing in (em_routing, vb_routing):
+        with pytest.raises(TorchcapsError, match=r"needs \[B,H,W,I,D\] with a window"):
+            weight9 = torch.rand(9 * I, J, D, E)
+            routing(poses.float(), active, weight9, zeros, zeros, window=Window(3))
     with pytest.raises(TorchcapsError, match="needs floats"):
         self_routing(poses, active, weight, torch.rand(I, J, D), torch.rand(I, J))

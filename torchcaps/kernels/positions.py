@@ -23,7 +23,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from torchcaps.kernels.common import arithmetic, cdiv, pow2, split, total
+from torchcaps.kernels.common import arithmetic, cdiv, pow2, shared_memory, split, total
 
 LOG2E = tl.constexpr(1.4426950408889634)
 
@@ -120,12 +120,13 @@ def attend_backward(
 def options(kernel: str, poses: Tensor, query: Tensor) -> dict[str, Any]:
     parents, dim = query.shape[2:]
     wide = max(16, pow2(parents))
-    # measured on an H200: more positions or other warps took longer
+    # measured on an H200: more positions or other warps took longer; 64 take up to 70 KB
+    many = 64 if wide <= 128 and shared_memory() >= 70_144 else 32
     forward = kernel == "attend"
     warps = 4 if forward or poses.element_size() == 4 else 2
     return {
         **arithmetic(poses), "J": parents, "N": query.shape[1], "D": dim,
-        "BP": 64 if wide <= 128 else 32, "BJ": wide, "BD": max(16, pow2(dim)),
+        "BP": many, "BJ": wide, "BD": max(16, pow2(dim)),
         "num_warps": warps, "num_stages": 3 if forward else 2,
     }  # fmt: skip
 

@@ -43,7 +43,7 @@ from torchcaps.routing.competition import (
     moments,
 )
 from torchcaps.routing.dynamic import check_iterations
-from torchcaps.routing.step import MEMORY_BUDGET, FusedStep, Impl, by_rows, use_kernel
+from torchcaps.routing.step import MEMORY_BUDGET, FusedStep, Impl, by_rows, check_kinds, use_kernel
 from torchcaps.routing.window import Window, form_votes
 
 MIN_VARIANCE = 5e-4
@@ -168,6 +168,7 @@ def em_routing(
     (torch.Size([2, 3, 5]), torch.Size([2, 3]))
     """
     check_iterations(num_iters)
+    check_kinds(poses, weight, window)
     competition = find_competition(compete, poses, window)
     by_places = isinstance(competition, PlaceCompetition)
     if by_places and impl == "triton":

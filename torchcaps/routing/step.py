@@ -57,7 +57,7 @@ def _why_not(poses: Tensor, weight: Tensor, window: Window) -> str:
     return ops.why_not(rows, in_dim, out_dim)
 
 
-def _check_kinds(poses: Tensor, weight: Tensor, window: Window | None) -> None:
+def check_kinds(poses: Tensor, weight: Tensor, window: Window | None) -> None:
     """Check shapes and types that references and kernels both need."""
     if poses.dim() != (3 if window is None else 5):
         shape = "[B,I,D]" if window is None else "[B,H,W,I,D] with a window"
@@ -89,7 +89,7 @@ def use_kernel(
     """True if the fused step runs; `impl="triton"` raises with the reason if it cannot."""
     if impl not in ("auto", "reference", "triton"):
         raise TorchcapsError(f"impl={impl!r} is not one of auto, reference, triton.")
-    _check_kinds(poses, weight, window)
+    check_kinds(poses, weight, window)
     children = poses.shape[-2] * (1 if window is None else window.kernel**2)
     check_sizes(children, poses.shape[-1], weight)
     if activations is not None and not _fits(activations, poses):

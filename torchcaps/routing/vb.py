@@ -40,7 +40,14 @@ from torchcaps.routing.competition import (
     moments,
 )
 from torchcaps.routing.dynamic import check_iterations
-from torchcaps.routing.step import MEMORY_BUDGET, FusedStep, Impl, by_rows, use_kernel
+from torchcaps.routing.step import (
+    MEMORY_BUDGET,
+    FusedStep,
+    Impl,
+    by_rows,
+    check_kinds,
+    use_kernel,
+)
 from torchcaps.routing.window import Window, form_votes
 
 
@@ -155,6 +162,7 @@ def vb_routing(
     torch.Size([2, 3])
     """
     check_iterations(num_iters)
+    check_kinds(poses, weight, window)
     competition = find_competition(compete, poses, window)
     if not use_kernel(impl_for(competition, impl), poses, weight, window, activations):
 

@@ -172,9 +172,8 @@ class Backbone(nn.Module):
             raise TorchcapsError(f"{weights.path}: {reason}") from None
 
     def forward(self, images: Tensor) -> Tensor:
-        with torch.set_grad_enabled(torch.is_grad_enabled() and self.frozen != "all"):
-            images = images.expand(-1, 3, -1, -1)
-            return self.as_map(self._features[0]((images - self.mean) / self.std))
+        images = images.expand(-1, 3, -1, -1)
+        return self.as_map(self._features[0]((images - self.mean) / self.std))
 
     def as_map(self, features: Tensor) -> Tensor:
         """Maps in any layout, or tokens, as [B,C,H,W]; tokens without a square grid are one row."""
