@@ -143,8 +143,8 @@ def _options(part, score, shape, half):
         if back:
             return votes.backward_kernel, {
                 **options,
-                "G": 4,
-                "RP": shape.pose_rows,
+                "G": min(plan.warps, max(1, plan.parents * options["BE"] // 16)),
+                "RP": common.pow2(shape.pose_rows),
                 "WHOLE": False,
                 "STATS": "stats" in part,
                 "TO_POSES": True,
