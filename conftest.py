@@ -1,10 +1,14 @@
 """Doctests of the public modules: `torch` and `torchcaps` are imported, files go to a folder."""
 
 import _thread
+import signal
 import threading
 import urllib.request
 
 import pytest
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in a background job
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def read_and_stop(url):
