@@ -72,3 +72,31 @@ def test_outliers_are_of_the_other_data_set(name, other, monkeypatch, digits):
     with pytest.raises(TorchcapsError):
         metric.score(Copies(), replace(digits, name=name), digits.test)
     assert loaded == [other]
+
+
+def test_unseen_classes_are_the_outliers(monkeypatch, digits):
+    """Sure of bright images, so gray ones of unseen classes are outliers."""
+    gray = Split(torch.full((10, 1, 4, 4), 128, dtype=torch.uint8), torch.zeros(10).long())
+    bright = Split(torch.full((10, 1, 4, 4), 250, dtype=torch.uint8), torch.zeros(10).long())
+    loaded = []
+
+    def load(name, root, *, seed):
+        loaded.append(name)
+        return replace(digits, test=gray)
+
+    class Brightness(torch.nn.Module):
+        temperature = None
+
+        def encode(self, images):
+            sure = images.flatten(1).mean(1, keepdim=True)
+            return Output(torch.cat([sure, 1 - sure], 1).log())
+
+    monkeypatch.setattr(outliers, "load_data", load)
+    metric = outliers.Unseen()
+    metric.context.label = "fruits-views:half,size=32,classes=seen"
+    metric.check(Brightness(), digits)
+    assert metric.score(Brightness(), digits, bright) == {"unseen_confidence": 1.0}
+    assert loaded == ["fruits-views:half,size=32,classes=unseen"]
+    metric.context.label = "digits"
+    with pytest.raises(TorchcapsError, match="classes=seen"):
+        metric.check(Brightness(), digits)

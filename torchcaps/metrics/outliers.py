@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 
 Score = Literal["reconstruction", "confidence"]
+SEEN = "classes=seen"
+"""Option of data sets that leave classes out of training."""
 
 
 def reconstruction_error(model: "Model", images: Tensor) -> Tensor:
@@ -72,6 +74,24 @@ class Outliers(Metric):
         if "decode" in model.provides:
             numbers["ood_reconstruction"] = outlier_auroc(model, split, outliers)
         return numbers
+
+
+@register_metric("unseen", ("unseen_confidence",))
+@dataclass
+class Unseen(Metric):
+    """AUROC of low confidence against classes that training left out (data with classes=seen)."""
+
+    def check(self, model: "Model", data: Dataset) -> None:
+        if SEEN not in self.context.label:
+            raise TorchcapsError(
+                f"unseen needs data with {SEEN}, such as fruits-views:half,{SEEN}, not "
+                f"{self.context.label}."
+            )
+
+    def score(self, model: "Model", data: Dataset, split: Split) -> dict[str, float]:
+        name = self.context.label.replace(SEEN, "classes=unseen")
+        outside = load_data(name, self.context.root, seed=0).test.to(split.images.device)
+        return {"unseen_confidence": outlier_auroc(model, split, outside, "confidence")}
 
 
 @register_metric("reconstruction", ("sse",))
