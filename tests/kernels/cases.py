@@ -135,7 +135,7 @@ CASES = [
         {"window": W(3, 1), "final_lambda": 1.0, "num_iters": 2},
     ),
     Case(
-        "em-conv-many",  # several blocks of parents, vectors, children that nobody sees
+        "em-conv-many",  # several blocks of parents, vectors, children that no window covers
         _em,
         [(1, 6, 4, 1, 6), (9, 70, 6, 10), (-1, 6, 4, 1), (70,), (70,)],
         {"window": W(3, 2), "num_iters": 2},
@@ -192,7 +192,7 @@ CASES = [
         {"window": W(3, 2, 1)},
     ),
     Case(
-        "self-conv-shared",  # transforms of three types, children that nobody sees
+        "self-conv-shared",  # transforms of three types, children that no window covers
         _self,
         [(2, 6, 5, 3, 4), (3, 5, 4, 16), (-2, 6, 5, 3), (3, 4, 5), (3, 5)],
         {"window": W(2, 3)},

@@ -324,8 +324,8 @@ def self_route_backward(
     ).contiguous()
     grads = grad0.contiguous(), grad1.contiguous()
     with torch.cuda.device_of(poses):
-        found = routes.backward(shape, grads, shares, inputs)
-    order = (found.poses, found.activations, found.weight, found.route_weight, found.route_bias)
+        grad = routes.backward(shape, grads, shares, inputs)
+    order = (grad.poses, grad.activations, grad.weight, grad.route_weight, grad.route_bias)
     like = (poses, activations, weight, route_weight, route_bias)
     pairs = zip(order, like, strict=True)
     return tuple(g.to(t.dtype).reshape(t.shape).contiguous() for g, t in pairs)  # pyright: ignore

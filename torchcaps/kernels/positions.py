@@ -62,7 +62,7 @@ def attend(
     q, q_at, q_mask = _load_queries(query, J, D, BJ, BD)
     q *= LOG2E
     d = tl.arange(0, BD)
-    found = tl.zeros((BJ, BD), tl.float32)
+    totals = tl.zeros((BJ, BD), tl.float32)
     image = b.to(tl.int64) * positions * N
     for step in range(CHUNK):
         p = (part * CHUNK + step) * BP + tl.arange(0, BP)
@@ -76,8 +76,8 @@ def attend(
         tl.store(top + image + n * positions + p, highest, live)
         tl.store(mass + image + n * positions + p, total, live)
         scaled = (x.to(tl.float32) / total[:, None]).to(CAST)
-        found = tl.dot(tl.trans(share.to(CAST)), scaled, found, input_precision=P)
-    tl.store(sums + part * (tl.num_programs(0) * J * D) + q_at, found, q_mask)
+        totals = tl.dot(tl.trans(share.to(CAST)), scaled, totals, input_precision=P)
+    tl.store(sums + part * (tl.num_programs(0) * J * D) + q_at, totals, q_mask)
 
 
 @triton.jit

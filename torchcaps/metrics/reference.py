@@ -143,22 +143,22 @@ def reference(
     def baseline(title: str, on: str, accuracy: float, fitted_on: int) -> Baseline:
         return Baseline(title, on, accuracy, wilson(accuracy, len(test)), fitted_on)
 
-    found = [baseline("majority class", "", majority, 0)]
+    results = [baseline("majority class", "", majority, 0)]
     pixels = inputs(data, test) if data is not None else None
     if data is None or pixels is None:
-        return Reference(len(test), name, majority, baselines=tuple(found))
+        return Reference(len(test), name, majority, baselines=tuple(results))
     seen = inputs(data, test, model)
     assert seen is not None
     fitted_on = len(seen.labels)
-    found += [
+    results += [
         baseline(title, seen.name, accuracy, fitted_on)
         for title, accuracy in seen.accuracies(test.labels)
     ]
-    on_pixels = (one.accuracy for one in found if (one.name, one.on) == (SOFTMAX, pixels.name))
+    on_pixels = (one.accuracy for one in results if (one.name, one.on) == (SOFTMAX, pixels.name))
     softmax = next(on_pixels, None)
     if softmax is None:
         ((_, softmax),) = pixels.accuracies(test.labels, (SOFTMAX,))
-    return Reference(len(test), name, majority, softmax, fitted_on, tuple(found))
+    return Reference(len(test), name, majority, softmax, fitted_on, tuple(results))
 
 
 def are_photographs(data: Dataset) -> bool:

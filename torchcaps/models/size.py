@@ -64,7 +64,7 @@ class _NoValues(TorchFunctionMode):
 
 
 def size_of(config: ModelConfig) -> Size | None:
-    """Size of the model that `build` would make; None if it cannot be made without values.
+    """Size of the model that `build` would give; None if it needs values.
 
     >>> size_of(torchcaps.models.registry.model_config("capsnet")).layer
     'primary.conv (Conv2d)'
@@ -145,14 +145,14 @@ def alternatives(
     name: str, config: ModelConfig, classifies: bool, most: float
 ) -> list[tuple[str, dict[str, Any], int]]:
     """At most three models with at most `most` parameters: name, changed fields, parameters."""
-    found: list[tuple[str, dict[str, Any], int]] = []
+    builds: list[tuple[str, dict[str, Any], int]] = []
     for other, changes, candidate in _candidates(name, config):
-        if "image_size" in changes and found and "image_size" in found[-1][1]:
+        if "image_size" in changes and builds and "image_size" in builds[-1][1]:
             continue  # a larger image fits
         size = size_of(candidate)
         if size and size.parameters <= most and size.classifies == classifies:
-            found.append((other, changes, size.parameters))
-    return found[:SHOWN]
+            builds.append((other, changes, size.parameters))
+    return builds[:SHOWN]
 
 
 def _candidates(

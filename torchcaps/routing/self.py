@@ -87,8 +87,8 @@ def _by_shares(
     assigned = coupling * active.unflatten(1, (-1, 1, len(route_bias)))
     summed = torch.ops.torchcaps.combine(assigned.to(poses.dtype).contiguous(), poses, step.shared)
     grid = step.grid[:1] if step.dense else step.grid
-    found = assigned.sum((1, 3)), summed, coupling.mT.flatten(1, 2)
-    return tuple(t.unflatten(0, grid) for t in found)  # pyright: ignore
+    sums = assigned.sum((1, 3)), summed, coupling.mT.flatten(1, 2)
+    return tuple(t.unflatten(0, grid) for t in sums)  # pyright: ignore
 
 
 def _over_windows(

@@ -200,8 +200,8 @@ class FusedStep:
         uniform = score == "uniform"
         if uniform and not self.dense and self.weight.shape[0] == self.children:
             empty = self.poses.new_empty(0)
-            found = self._masses(), self._convolve(self._active(self._rows()), self.weight), empty
-            return Sums(*found, self.uniform_coupling() if coupling else None)
+            sums = self._masses(), self._convolve(self._active(self._rows()), self.weight), empty
+            return Sums(*sums, self.uniform_coupling() if coupling else None)
         if self._shares_over_positions() and (uniform or (score == "dot" and not coupling)):
             votes, empty = self._over_positions(query), self.poses.new_empty(0)
             return Sums(empty, votes, empty, self.uniform_coupling() if coupling else None)

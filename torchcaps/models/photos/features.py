@@ -153,12 +153,12 @@ def _onnx(maps: nn.Module, shape: tuple[int, int, int], file: Path) -> Callable[
         warnings.simplefilter("ignore")  # of torch, about torch's own code
         batch = torch.export.Dim("batch", min=1, max=4096)
         program = torch.export.export(maps, (torch.rand(2, *shape),), dynamic_shapes=({0: batch},))
-        made = torch.onnx.export(
+        exported = torch.onnx.export(
             program, dynamo=True, opset_version=18, verbose=False, input_names=["images"],
             dynamic_shapes=({0: "batch"},),
         )  # fmt: skip
-    assert made is not None
-    made.save(file)
+    assert exported is not None
+    exported.save(file)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])

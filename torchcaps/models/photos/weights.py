@@ -63,8 +63,8 @@ def _weights(path: Path, source: str) -> Weights:
 def _of_package(backbone: str) -> Weights | None:
     """The file inside an installed package; its code is not imported."""
     name = PACKAGES.get(backbone, "")
-    found = importlib.util.find_spec(name) if name else None
-    for folder in (found.submodule_search_locations or []) if found else []:
+    spec = importlib.util.find_spec(name) if name else None
+    for folder in (spec.submodule_search_locations or []) if spec else []:
         for path in sorted(Path(folder, "models").glob("*.pth")):
             try:
                 return _weights(path, f"package {name} {version(name)}")
