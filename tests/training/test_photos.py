@@ -161,15 +161,31 @@ def test_a_damaged_file_of_the_cache_is_replaced(cache, calls):
     assert features._cached(file, 2).equal(maps)
 
 
-def test_onnxruntime_gives_the_same_maps(tmp_path):
+def test_onnxruntime_gives_the_same_maps():
     pytest.importorskip("onnxruntime")
     torch.manual_seed(0)
     model = torchcaps.create_model("capsule-head", image_size=64).eval()
     images = torch.rand(3, 3, 64, 64)
     maps = features._Maps(model)
-    run = features._onnx(maps, (3, 64, 64), tmp_path / "backbone.onnx")
+    run = features._onnx(maps, (3, 64, 64))
     with torch.no_grad():
         assert torch.allclose(run(images), maps(images), atol=1e-3)
+
+
+def test_a_backbone_is_exported_once(monkeypatch, calls):
+    pytest.importorskip("onnxruntime")
+    exports = []
+    monkeypatch.setattr(features, "_onnx", lambda maps, shape: exports.append(shape) or maps)
+    monkeypatch.setattr(features, "FEW", 1)
+    model = torchcaps.create_model("capsule-head", image_size=32, backbone="counting")
+    with torch.no_grad():
+        for value in (1, 2):
+            split = _split(torch.full((2, 3, 32, 32), value, dtype=torch.uint8))
+            model.with_features(split)
+        assert len(exports) == 1
+        model.backbone.network.conv.bias.add_(1)
+        model.with_features(split)
+    assert len(exports) == 2
 
 
 def test_train_refuses_a_frozen_backbone_with_random_weights(photos, tmp_path, monkeypatch):

@@ -113,13 +113,12 @@ def _keep(file: Path, maps: Tensor) -> None:
 @torch.no_grad()
 def _compute(model: "PhotoModel", split: Split) -> Tensor:
     training = model.training
-    with TemporaryDirectory() as folder:
-        run = _fastest(model.eval(), len(split), Path(folder))
-        parts = []
-        for images in _images(split):
-            images = images / 255 if images.dtype == torch.uint8 else images.float()
-            parts.append(run(images).half().cpu().contiguous())
-            _progress(sum(map(len, parts)), len(split))
+    run = _fastest(model.eval(), len(split))
+    parts = []
+    for images in _images(split):
+        images = images / 255 if images.dtype == torch.uint8 else images.float()
+        parts.append(run(images).half().cpu().contiguous())
+        _progress(sum(map(len, parts)), len(split))
     model.train(training)
     return torch.cat(parts) if parts else torch.zeros(0, model.backbone.channels, 1, 1).half()
 
@@ -131,18 +130,26 @@ def _progress(done: int, count: int) -> None:
         print(f"\rfeatures of {done:,} of {count:,} images", end=end, file=sys.stderr, flush=True)
 
 
-def _fastest(model: "PhotoModel", count: int, folder: Path) -> Callable[[Tensor], Tensor]:
+def _fastest(model: "PhotoModel", count: int) -> Callable[[Tensor], Tensor]:
     """The backbone on a GPU in channels_last, on a CPU by onnxruntime where it is installed."""
     maps = _Maps(model).eval()
     device = next(model.parameters()).device
     packages = ("onnx", "onnxscript", "onnxruntime")
     installed = all(importlib.util.find_spec(name) for name in packages)
     if device.type == "cpu" and installed and count > FEW:
-        return _onnx(maps, model.config.image_shape, folder / "backbone.onnx")
+        name = f"{weights_digest(model)}{model.config.image_shape}"
+        if name not in _EXPORTED:
+            _EXPORTED.clear()  # one backbone's memory is enough
+            _EXPORTED[name] = _onnx(maps, model.config.image_shape)
+        return _EXPORTED[name]
     return lambda images: maps(images.to(device, memory_format=torch.channels_last))
 
 
-def _onnx(maps: nn.Module, shape: tuple[int, int, int], file: Path) -> Callable[[Tensor], Tensor]:
+_EXPORTED: dict[str, Callable[[Tensor], Tensor]] = {}
+"""The last backbone exported: an export takes seconds, and a run computes many sets of features."""
+
+
+def _onnx(maps: nn.Module, shape: tuple[int, int, int]) -> Callable[[Tensor], Tensor]:
     import logging
     import warnings
 
@@ -158,10 +165,12 @@ def _onnx(maps: nn.Module, shape: tuple[int, int, int], file: Path) -> Callable[
             dynamic_shapes=({0: "batch"},),
         )  # fmt: skip
     assert exported is not None
-    exported.save(file)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
-    session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "backbone.onnx"
+        exported.save(file)
+        session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
 
     def run(images: Tensor) -> Tensor:
         return torch.from_numpy(session.run(None, {"images": images.contiguous().numpy()})[0])
