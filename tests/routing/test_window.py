@@ -4,7 +4,15 @@ import pytest
 import torch
 
 from torchcaps.errors import TorchcapsError
-from torchcaps.routing import Window, add_coordinates, dynamic_routing, form_votes, unfold
+from torchcaps.routing import (
+    Window,
+    add_coordinates,
+    dynamic,
+    dynamic_routing,
+    form_votes,
+    step,
+    unfold,
+)
 from torchcaps.routing.step import by_rows
 
 
@@ -86,6 +94,27 @@ def test_a_budget_is_kept():
 
     by_rows(route, torch.randn(50, 8, 4), torch.randn(8, 3, 4, 4), budget=10_000)
     assert 5_000 < largest <= 10_000
+
+
+def test_images_in_turns_equal_all_at_once(monkeypatch):
+    poses = torch.randn(2 * step.ROWS_IN_CACHE + 3, 8, 4, requires_grad=True)
+    weight = torch.randn(8, 3, 4, 5, requires_grad=True)
+    reference, sizes = dynamic.dynamic_routing_reference, []
+
+    def counted(poses, *others, **named):
+        sizes.append(len(poses))
+        return reference(poses, *others, **named)
+
+    monkeypatch.setattr(dynamic, "dynamic_routing_reference", counted)
+    results = []
+    for rows in (step.ROWS_IN_CACHE, len(poses)):
+        monkeypatch.setattr(step, "ROWS_IN_CACHE", rows)
+        parents, coupling = dynamic_routing(poses, weight)
+        grads = torch.autograd.grad(parents.square().sum(), (poses, weight))
+        results.append((parents, coupling, *grads))
+    assert sizes == [16, 16, 3, 35]
+    for parts, whole in zip(*results, strict=True):
+        torch.testing.assert_close(parts, whole)
 
 
 def test_window_larger_than_the_grid_raises():

@@ -5,7 +5,7 @@ Every routing is a loop around one step: score each child's votes, normalize ove
 parents to autograd; `by_rows` runs a reference on windows, a few rows at a time.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -23,6 +23,10 @@ Impl = Literal["auto", "reference", "triton"]
 
 MEMORY_BUDGET = 1 << 30
 """Default limit of the votes that a reference holds at a time, in bytes."""
+
+ROWS_IN_CACHE = 16
+"""Images whose votes a reference forms at a time on a CPU: more leave its cache between two passes,
+for fewer the transforms are read too often."""
 
 MOST_SQUARED = 8
 """Largest inner size of transforms for which products of a pose's entries replace votes."""
@@ -350,9 +354,14 @@ def by_rows(
         activations = None if activations is None else bounded_gradient(activations)
         per_row = None if per_row is None else bounded_gradient(per_row)
 
-    def outputs_of(*inputs: Any) -> tuple[Tensor, ...]:
+    def once(*inputs: Any) -> tuple[Tensor, ...]:
         outputs = route(*inputs) if coupling else route(*inputs)[:-1]
         return outputs if poses.dtype == dtype else tuple(t.to(dtype) for t in outputs)
+
+    def outputs_of(*inputs: Any) -> tuple[Tensor, ...]:
+        if cached >= len(inputs[0]) or torch.compiler.is_compiling():
+            return once(*inputs)
+        return _concatenated(once(*chunk) for chunk in _chunks(cached, *inputs))
 
     grid = poses.shape[:1]
     if window is not None:
@@ -364,18 +373,26 @@ def by_rows(
     pose_bytes = poses.shape[-1] // weight.shape[2] * weight.shape[3] * max(4, poses.element_size())
     rows = budget // max(1, poses.shape[1] * weight.shape[1] * pose_bytes)
     rows = max(1, rows // group) * group
-    if torch.compiler.is_exporting() or rows >= poses.shape[0]:  # exports take any batch at once
-        outputs = outputs_of(poses, weight, activations, per_row)
+    cached = ROWS_IN_CACHE if poses.device.type == "cpu" and window is None else rows
+    inputs = poses, weight, activations, per_row
+    if torch.compiler.is_exporting() or rows >= len(poses):  # exports take any batch at once
+        outputs = outputs_of(*inputs)
     else:
-        chunks = poses.split(rows)
-        empty = [None] * len(chunks)
-        actives = empty if activations is None else activations.split(rows)
-        states = empty if per_row is None else per_row.split(rows)
-        results = [
-            checkpoint(outputs_of, chunk, weight, active, state, use_reentrant=False)
-            for chunk, active, state in zip(chunks, actives, states, strict=True)
-        ]
-        outputs = tuple(torch.cat(t) for t in zip(*results, strict=True))
+        chunks = _chunks(rows, *inputs)
+        outputs = _concatenated(checkpoint(outputs_of, *c, use_reentrant=False) for c in chunks)
     if window is not None:
         outputs = tuple(t.unflatten(0, grid) for t in outputs)
     return outputs if coupling else (*outputs, None)
+
+
+def _chunks(
+    rows: int, poses: Tensor, weight: Tensor, *per_row: Tensor | None
+) -> Iterator[tuple[Tensor | None, ...]]:
+    """The inputs of a route, so many rows at a time."""
+    parts = [[None] * len(poses) if t is None else t.split(rows) for t in per_row]
+    for chunk, *others in zip(poses.split(rows), *parts, strict=False):
+        yield chunk, weight, *others
+
+
+def _concatenated(chunks: Iterable[tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+    return tuple(torch.cat(parts) for parts in zip(*chunks, strict=True))
