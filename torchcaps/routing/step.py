@@ -359,7 +359,7 @@ def by_rows(
         return outputs if poses.dtype == dtype else tuple(t.to(dtype) for t in outputs)
 
     def outputs_of(*inputs: Any) -> tuple[Tensor, ...]:
-        if cached >= len(inputs[0]) or torch.compiler.is_compiling():
+        if torch.compiler.is_compiling() or cached >= len(inputs[0]):  # a trace fits any batch
             return once(*inputs)
         return _concatenated(once(*chunk) for chunk in _chunks(cached, *inputs))
 
