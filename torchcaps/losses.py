@@ -117,6 +117,24 @@ def binary_cross_entropy(
     return _mean(losses.sum(1), weights)
 
 
+def equivariance_loss(poses: Tensor, angles: Tensor, labels: Tensor) -> Tensor:
+    """One minus the cosine of two poses of one class, each rotated back by the angle of its image.
+
+    poses [B,E] with an even E, whose pairs of entries rotate; angles [B] in radians; labels [B] ->
+    the mean over all pairs of images of one class
+
+    >>> poses = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
+    >>> equivariance_loss(poses, torch.tensor([0.0, torch.pi / 2]), torch.tensor([5, 5]))
+    tensor(0.)
+    """
+    x, y = poses.float().unflatten(1, (-1, 2)).unbind(2)
+    cos, sin = angles.cos()[:, None], angles.sin()[:, None]
+    upright = F.normalize(torch.cat([x * cos + y * sin, y * cos - x * sin], 1), dim=1)
+    pairs = (labels[:, None] == labels).triu(1)
+    away = 1 - upright @ upright.mT
+    return (away * pairs).sum() / pairs.sum().clamp(min=1)
+
+
 def reconstruction_loss(decoded: Tensor, target: Tensor, present: Tensor | None = None) -> Tensor:
     """Sum of squared errors over pixels, mean over the batch.
 

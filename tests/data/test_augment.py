@@ -21,7 +21,7 @@ from torchcaps.data.augment import (
     Translate,
 )
 from torchcaps.errors import TorchcapsError, UsageError
-from torchcaps.functional import counter_uniform
+from torchcaps.functional import affine_matrix, counter_uniform, warp
 
 
 def pictures(count=6, side=16, seed=0):
@@ -246,3 +246,20 @@ def test_a_resized_crop_is_wide_or_tall():
     width, height = (crops.amax(2) - crops.amin(2)).unbind(1)
     ratio = (width / height).log()
     assert ratio.max() > 0.2 and ratio.min() < -0.2
+
+
+def test_a_rotated_batch_knows_its_angles():
+    """Rotated back by its angle, an image is as it was in the middle."""
+    images, _ = pictures()
+    labels, number = torch.arange(len(images)), torch.arange(len(images))
+    assert Augment(("flip",))(Batch(images, labels), 0, number).rotation is None
+    batch = Augment(("flip:0", "rotate:180"))(Batch(images, labels), 3, number)
+    assert batch.rotation.abs().max() > 1
+    zero, one = torch.zeros(len(images)), torch.ones(len(images), 2)
+    back = affine_matrix(-batch.rotation.rad2deg(), one, zero, torch.zeros(len(images), 2))
+    middle = warp(batch.images, back, images.shape[2:])[:, :, 5:11, 5:11]
+    away, moved = (middle - x[:, :, 5:11, 5:11] for x in (images, batch.images))
+    assert away.abs().mean() < 0.3 * moved.abs().mean()
+    before = Batch(images, labels, rotation=torch.ones(len(images)))
+    again = Augment(("flip:0", "rotate:180"))(before, 3, number)
+    torch.testing.assert_close(again.rotation, batch.rotation + 1)

@@ -16,6 +16,7 @@ from torchcaps.models.photos import features, register_backbone
 from torchcaps.models.photos.backbone import BACKBONES
 from torchcaps.models.photos.weights import Weights
 from torchcaps.training import auto_recipe
+from torchcaps.training.fixed_features import fixed_features
 from torchcaps.training.recipe import DataSpec, with_fields
 
 COLORS = {"blue": (20, 40, 220), "green": (20, 200, 40), "red": (220, 30, 20)}
@@ -93,6 +94,11 @@ def test_copies_are_augmented_images(photos, tmp_path, calls):
     assert run.record()["steps_trained"] == 2 * (3 * 30 // run.recipe().batch_size)
     _fit(photos, tmp_path, "live", data={"augment": ("flip",)}, steps=2)
     assert sum(calls) == 36 + 2 * 30 + 2 * run.recipe().batch_size  # anew in every step
+    model, data = run.model, torchcaps.data.load(run.recipe().data.name)
+    copied, left = fixed_features(model, data, run.recipe().data)
+    rotation = copied.train.factors["rotation"]
+    assert len(rotation) == len(copied.train) == 90 and not left
+    assert (rotation[:30] == 0).all() and (rotation[30:] != 0).all()
     with pytest.raises(TorchcapsError, match="copies are augmented"):
         _fit(photos, tmp_path, "none", data={"copies": 2})
     model = {"backbone": "counting", "frozen": "none"}

@@ -67,6 +67,11 @@ class Rotate:
         height, width = images.shape[2:]
         return warp(images, parameters, (height, width), outside="border")
 
+    @staticmethod
+    def angle(parameters: Tensor) -> Tensor:
+        """Angle of rotations in radians, counter-clockwise. [B,2,3] -> [B]"""
+        return torch.atan2(parameters[:, 0, 1], parameters[:, 0, 0])
+
 
 @dataclass
 class Translate:
@@ -233,16 +238,19 @@ class Augment:
         """Augment a batch and its targets. number [B]: counter of the samples over the whole run"""
         # not the seed of generated images, so that the random numbers differ
         u = counter_uniform(~seed, number, sum(t.num_uniforms for t in self.transforms))
-        images, targets, column = batch.images, batch.targets, 0
+        images, targets, rotation, column = batch.images, batch.targets, batch.rotation, 0
         for transform in self.transforms:
             uniforms = u[:, column : column + transform.num_uniforms]
             column += transform.num_uniforms
             parameters = transform.sample(uniforms, images)
             images = transform.apply(images, parameters)
+            if isinstance(transform, Rotate):
+                angle = transform.angle(parameters)
+                rotation = angle if rotation is None else rotation + angle
             if targets is not None and not isinstance(transform, ColorJitter | Erase):
                 objects = [transform.apply(t, parameters) for t in targets.unbind(1)]
                 targets = torch.stack(objects, 1)
-        return replace(batch, images=images, targets=targets)
+        return replace(batch, images=images, targets=targets, rotation=rotation)
 
 
 CUTMIX_UNIFORMS = 4

@@ -18,7 +18,9 @@ class Batch:
 
     images [B,C,H,W] float in [0,1]; labels [B], or [B,2] with overlapping objects (-1: no label);
     targets [B,2,C,H,W] float: image of each overlapping object. For CutMix: pasted [B], the label
-    of the pasted rectangle, and kept [B] float, the share of the image outside it.
+    of the pasted rectangle, and kept [B] float, the share of the image outside it. turn, rotation
+    [B]: angles in radians by which the object is turned before the camera, and the image in its
+    plane.
 
     >>> batch = Batch(torch.rand(4, 1, 8, 8), torch.arange(4))
     >>> len(batch[:2])
@@ -30,12 +32,15 @@ class Batch:
     targets: Tensor | None = None
     pasted: Tensor | None = None
     kept: Tensor | None = None
+    turn: Tensor | None = None
+    rotation: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.images)
 
     def tensors(self) -> "tuple[Tensor | None, ...]":
-        return self.images, self.labels, self.targets, self.pasted, self.kept
+        labels = self.images, self.labels, self.targets, self.pasted, self.kept
+        return *labels, self.turn, self.rotation
 
     def __getitem__(self, rows: slice) -> "Batch":
         optional = (None if t is None else t[rows] for t in self.tensors()[2:])
@@ -83,7 +88,8 @@ class Split:
         targets = None if subset.targets is None else subset.targets.float() / 255
         maps = subset.images.dtype == torch.float16
         images = subset.images.float() if maps else subset.images / 255
-        return Batch(images, subset.labels, targets)
+        angles = {name: subset.factors.get(name) for name in ("turn", "rotation")}
+        return Batch(images, subset.labels, targets, **angles)
 
     def batches(self, size: int) -> Iterator[Batch]:
         """Iterate over the split in order; the last batch may be smaller."""

@@ -3,8 +3,9 @@
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
-from torchcaps.data import Augment, Dataset
+from torchcaps.data import Augment, Dataset, Split
 from torchcaps.data.dataset import joined
 from torchcaps.errors import TorchcapsError
 from torchcaps.models import Model
@@ -30,14 +31,24 @@ def fixed_features(model: Model, data: Dataset, spec: DataSpec) -> tuple[Dataset
         raise TorchcapsError("data.copies are augmented: add --data.augment rotate:180 or flip.")
     train, count = model.with_features(data.train), len(data.train)
     change = Augment(spec.augment)
+    if spec.copies:
+        train = _rotated_by(train, torch.zeros(count, device=data.train.labels.device))
     for copy in range(1, spec.copies + 1):
         numbers = torch.arange(count, device=data.train.labels.device) + copy * count
         images = torch.empty(data.train.images.shape, dtype=torch.uint8)
+        rotation = torch.zeros(count, device=data.train.labels.device)
         for start in range(0, count, BATCH):
             rows = slice(start, min(start + BATCH, count))
             batch = change(data.train.batch(rows), spec.seed, numbers[rows])
             images[rows] = (batch.images * 255).round().byte().cpu()
+            rotation[rows] = 0 if batch.rotation is None else batch.rotation
         copied = replace(data.train, images=images.to(data.train.images.device))
+        copied = _rotated_by(copied, rotation)
         train = joined(train, model.with_features(copied))
     val, test = model.with_features(data.val), model.with_features(data.test)
     return replace(data, train=train, val=val, test=test), ()
+
+
+def _rotated_by(split: Split, rotation: Tensor) -> Split:
+    """The split with the in-plane angles of its images in radians. rotation [N]"""
+    return replace(split, factors={**split.factors, "rotation": rotation})

@@ -9,6 +9,7 @@ that turn, `axis` on the whole turn about axis 3.
 `classes=seen` leaves every fourth fruit out, in all splits, and `classes=unseen` is those left out.
 """
 
+import math
 from importlib.resources import files
 from pathlib import Path
 
@@ -22,6 +23,8 @@ from torchcaps.errors import TorchcapsError, UsageError
 from torchcaps.functional import counter_uniform
 
 TESTS = ("half", "axis")
+TURN = 328
+"""Frames of a whole turn: all films have one speed, and those of half the length show less."""
 EVERY = 4
 """One class of so many is unseen."""
 
@@ -79,7 +82,8 @@ def fruits_views(
     labels = torch.tensor([fruits.index(name.split("/")[1]) for name in names])
     frames = torch.tensor([int(Path(name).stem) for name in names])
     images = _rotated(pictures.images, rotated) if rotated else pictures.images
-    whole = Split(images, labels, {"frame": frames, "file": torch.arange(len(names))})
+    factors = {"frame": frames, "turn": 2 * math.pi / TURN * frames}
+    whole = Split(images, labels, {**factors, "file": torch.arange(len(names))})
     sizes = [len(listed[split]) for split in ("train", "val", test)]
     train, val, tested = (whole[rows] for rows in torch.arange(len(names)).split(sizes))
     note = "photographs of Fruits-360, MIT license"

@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+from torchcaps.errors import TorchcapsError
 from torchcaps.models.base import Output
 from torchcaps.models.fields import Count
 from torchcaps.models.photos.base import PhotoConfig, PhotoModel
@@ -40,6 +41,13 @@ class PlainHead(PhotoModel):
         # above zero: more than an equal share, which is what a class of several needs
         shift = math.log(by_position.shape[2] / by_position.shape[1])
         return Output(by_position.logsumexp(1) + shift, features=features)
+
+    def hidden(self, output: Output) -> Tensor:
+        """The hidden layer before its ReLU, averaged over positions. -> [B,N]"""
+        if self.config.kind == "linear":
+            raise TorchcapsError("A linear head has no hidden layer: take vote-head or mlp-head.")
+        assert output.features is not None
+        return self.head[0](self.seen(output.features).mean((2, 3)))
 
     @torch.no_grad()
     def position_votes(self, images: Tensor, labels: Tensor) -> Tensor:

@@ -17,12 +17,14 @@ from torchcaps.training.task import (
 )
 from torchcaps.training.tasks.classify import Classify
 from torchcaps.training.tasks.distil import Distil
+from torchcaps.training.tasks.equivariant import Equivariant
 from torchcaps.training.tasks.reconstruct import Reconstruct
 
 __all__ = [
     "Classify",
     "Distil",
     "Elbo",
+    "Equivariant",
     "Masked",
     "Reconstruct",
     "Sparse",
