@@ -4,11 +4,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from torch import nn
 
 from tests.data import files
 from tests.models.test_registry import needs_timm
 from torchcaps.cli import main
+from torchcaps.cli.table_format import as_markdown, pieces
 from torchcaps.data import Dataset
 from torchcaps.data import load as load_data
 from torchcaps.errors import TorchcapsWarning
@@ -177,6 +179,31 @@ def test_recipes_that_fill_one_row_are_runs_of_it(tmp_path):
     assert found["n"] == 2 and found["mean"] == pytest.approx(80)
 
 
+def test_a_row_of_differences_is_paired_by_seed(tmp_path, capsys):
+    table = replace(
+        get_table("robustness", "table1"),
+        rows={"CapsNet": {}, "ConvNet-R": {}, "difference": {}},
+        differences={"difference": ("CapsNet", "ConvNet-R")},
+    )
+    rival = {"row": "ConvNet-R", "recipe": "robustness/table1/convnet-modern"}
+    write(tmp_path, [
+        line(0.70, 0), line(0.74, 1), line(0.81, 2), line(0.1, 3), line(0.9, 0, protocol="paper"),
+        line(0.69, 0, **rival), line(0.72, 1, **rival), line(0.78, 2, **rival),
+        line(0.9, 4, **rival),
+    ])  # fmt: skip
+    entries = cells(table, tmp_path)
+    found = next(c for c in entries if (c["row"], c["column"]) == ("difference", "affNIST"))
+    assert found["n"] == 3 and found["mean"] == pytest.approx(2)  # of 1, 2 and 3 points
+    assert found["interval"] == pytest.approx(4.3027 / 3**0.5, rel=1e-4)
+    entries = [c for c in entries if c["column"] == "affNIST" and c["protocol"] == "ours"]
+    assert "| difference | +2.00 ± 2.48 (3) |" in as_markdown(table, ["affNIST"], entries)
+    (piece,) = pieces(table, ["affNIST"], entries, beyond=False)
+    assert str(list(piece.columns[1].cells)[-1]) == "+2.00 ± 2.48 (3)"
+    write(tmp_path, [line(0.70, 0), line(0.69, 1, **rival)])
+    alone = next(c for c in cells(table, tmp_path) if c["row"] == "difference")
+    assert alone["n"] == 0 and alone["mean"] is None and alone["interval"] is None
+
+
 def test_a_cell_without_a_run_is_empty_and_not_guessed(tmp_path):
     found = cell(tmp_path, "SCAE")
     assert found["n"] == 0 and found["mean"] is None and found["best"] is None
@@ -262,9 +289,27 @@ def fruits_are_digits(registered) -> None:
         root: Path, test: str = "half", *, seed: int,
         size: str = "", mode: str = "", rotated: str = "", classes: str = "",
     ) -> Dataset:  # fmt: skip
-        return load_data("digits", root, seed=seed)
+        return turned(load_data("digits", root, seed=seed))
+
+    def overlapping(root: Path, test: str = "half", *, seed: int, size: str = "") -> Dataset:
+        data = load_data("digits", root, seed=seed)
+        splits = (data.train, data.val, data.test)
+        pairs = (replace(s, labels=torch.stack([s.labels, -1 - 0 * s.labels], 1)) for s in splits)
+        return replace(data, **dict(zip(("train", "val", "test"), pairs, strict=True)))
 
     registered.data("fruits-views", load)
+    registered.data("fruits-overlap", overlapping)
+
+
+def turned(data: Dataset) -> Dataset:
+    """The same images as frames of the films of two objects, with their angles."""
+    for name in ("train", "val", "test"):
+        split = getattr(data, name)
+        frames = torch.arange(len(split))
+        factors = {"frame": frames, "turn": frames / 10}
+        split = replace(split, labels=split.labels // 5, factors=factors)
+        data = replace(data, **{name: split})
+    return replace(data, classes=("first", "second"))
 
 
 def one_per_table() -> list[object]:
@@ -280,9 +325,10 @@ def one_per_table() -> list[object]:
 @pytest.mark.parametrize("name", one_per_table())
 def test_every_recipe_runs(name, tmp_path, few_digits, tried, registered, monkeypatch):
     """A few steps on a few digits, with everything but the size as the recipe says."""
-    monkeypatch.setitem(
-        BACKBONES, "tiny", Source(lambda: nn.Conv2d(3, 6, 8, 8), 6, (0.5,) * 3, (0.5,) * 3)
+    two_parts = Source(
+        lambda: nn.Sequential(nn.Conv2d(3, 6, 8, 8), nn.Conv2d(6, 6, 1)), 6, (0.5,) * 3, (0.5,) * 3
     )
+    monkeypatch.setitem(BACKBONES, "tiny", two_parts)
     monkeypatch.setattr(features, "cache_folder", lambda: tmp_path / "features")
     monkeypatch.setattr(logistic, "PENALTIES", (1e-2,))  # tests/probes chooses between several
     recipe = get_recipe(name)

@@ -100,8 +100,8 @@ def _body(
             digits = where.digits
             value = "" if c["paper_value"] is None else f"{c['paper_value']}"
             if wide:
-                ours = [f"{c['mean']:.{digits}f} ({c['n']})"] if c["n"] else [_empty(where)]
-                ours += [f"± {c['std']:.{digits}f}"] if c["std"] is not None else []
+                ours = [f"{_mean(c, digits)} ({c['n']})"] if c["n"] else [_empty(where)]
+                ours += [f"± {_spread(c):.{digits}f}"] if c["std"] is not None else []
                 line.append("\n".join(ours + ([f"[dim]{value}[/dim]"] if value else [])))
             else:
                 line += [_cell(c, where)]
@@ -149,9 +149,19 @@ def _cell(c: dict[str, Any], column: "Column", best: bool = True) -> str:
     if not c["n"]:
         return _empty(column)
     if c["n"] == 1:
-        return f"{c['mean']:.{n}f} (1)"
-    most = f", best {c['best']:.{n}f}" if best else ""
-    return f"{c['mean']:.{n}f} ± {c['std']:.{n}f} ({c['n']}){most}"
+        return f"{_mean(c, n)} (1)"
+    most = f", best {c['best']:.{n}f}" if best and c["best"] is not None else ""
+    return f"{_mean(c, n)} ± {_spread(c):.{n}f} ({c['n']}){most}"
+
+
+def _mean(c: dict[str, Any], digits: int) -> str:
+    """The mean of a cell, with its sign if it is of differences."""
+    return f"{c['mean']:{'+' if 'interval' in c else ''}.{digits}f}"
+
+
+def _spread(c: dict[str, Any]) -> float:
+    """What stands after ±: the standard deviation over seeds, or of a difference its interval."""
+    return c.get("interval", c["std"])
 
 
 def _difference(t: "Table", c: dict[str, Any]) -> str:

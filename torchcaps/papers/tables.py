@@ -76,6 +76,8 @@ class Table:
     """Rows filled by another row's runs, with probes on other features: (row, features)."""
     only: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Rows filled by runs of these tables alone, if another has a different row of that name."""
+    differences: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """Rows that are the first row minus the second, paired by seed."""
     unlike: tuple[str, ...] = ()
     """Rows and columns whose printed value measures something else than ours: tables show it, and
     do not compare."""
@@ -151,20 +153,21 @@ def cells(table: Table, folder: Path = RESULTS, older: bool = False) -> list[dic
     """A cell for every row and column, one for each protocol; n = 0 where nothing was run.
 
     mean, std and best are in the paper's unit, over seeds and over recipes that fill one row. Runs
-    of one recipe and seed count as one, by their mean, and `repeated` names those seeds.
+    of one recipe and seed count as one, by their mean, and `repeated` names those seeds. Cells of
+    differences have an `interval`, half the width of the 95 % interval of their mean.
     """
     sources = (table.name, *table.sources)
     lines = [r for r in counted_lines(table.paper, folder, older) if r["table"] in sources]
     rows = []
     for row, printed in table.rows.items():
-        name_of, features = table.derived.get(row, (row, ""))
-        tables = table.only.get(row, sources)
-        tested = [
-            r
-            for r in lines
-            if r["row"] == name_of and r["split"] == "test" and r["table"] in tables
-        ]
-        columns = {n: [r for r in tested if c.takes(r, features)] for n, c in table.columns.items()}
+        if row in table.differences:
+            one, other = (_of_row(table, name, lines) for name in table.differences[row])
+            for name, column in table.columns.items():
+                cell = _difference(one[name], other[name], column)
+                rows.append({"paper": table.paper, "table": table.name, "row": row, "column": name,
+                             "protocol": "ours", **cell})  # fmt: skip
+            continue
+        columns = _of_row(table, row, lines)
         protocols = {r["protocol"] for chosen in columns.values() for r in chosen} or {"ours"}
         for name, column in table.columns.items():
             for protocol in sorted(protocols, key=lambda p: (p != "ours", p)):
@@ -182,6 +185,36 @@ def cells(table: Table, folder: Path = RESULTS, older: bool = False) -> list[dic
                     "repeated": sorted({seed for (_, seed), v in runs.items() if len(v) > 1}),
                 })  # fmt: skip
     return rows
+
+
+def _of_row(table: Table, row: str, lines: list[Line]) -> dict[str, list[Line]]:
+    """The lines that fill a row, by column."""
+    name_of, features = table.derived.get(row, (row, ""))
+    tables = table.only.get(row, (table.name, *table.sources))
+    tested = [
+        r for r in lines if r["row"] == name_of and r["split"] == "test" and r["table"] in tables
+    ]
+    return {n: [r for r in tested if c.takes(r, features)] for n, c in table.columns.items()}
+
+
+def _difference(first: list[Line], second: list[Line], column: Column) -> dict[str, Any]:
+    """One row minus another in a column, over the seeds that both have under our protocol."""
+    from scipy.stats import t
+
+    one, other = (
+        {seed: statistics.fmean(v) for (_, seed), v in _by_seed(
+            [r for r in lines if r["protocol"] == "ours"], column).items()}
+        for lines in (first, second)
+    )  # fmt: skip
+    values = [one[seed] - other[seed] for seed in sorted(one.keys() & other.keys())]
+    n = len(values)
+    std = statistics.stdev(values) if n > 1 else None
+    return {
+        "mean": statistics.fmean(values) if values else None,
+        "std": std,
+        "interval": None if std is None else float(t.ppf(0.975, n - 1)) * std / math.sqrt(n),
+        "n": n, "best": None, "paper_value": None, "repeated": [],
+    }  # fmt: skip
 
 
 def _by_seed(lines: list[Line], column: Column) -> dict[tuple[str, int], list[float]]:
