@@ -291,7 +291,9 @@ def fruits_are_digits(registered) -> None:
     ) -> Dataset:  # fmt: skip
         return turned(load_data("digits", root, seed=seed))
 
-    def overlapping(root: Path, test: str = "half", *, seed: int, size: str = "") -> Dataset:
+    def overlapping(
+        root: Path, test: str = "half", *, seed: int, size: str = "", classes: str = ""
+    ) -> Dataset:
         data = load_data("digits", root, seed=seed)
         splits = (data.train, data.val, data.test)
         pairs = (replace(s, labels=torch.stack([s.labels, -1 - 0 * s.labels], 1)) for s in splits)

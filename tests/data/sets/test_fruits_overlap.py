@@ -58,6 +58,12 @@ def test_images_are_the_same_each_time_and_differ_by_seed(root):
     assert torch.equal(one.images, same.images) and not torch.equal(one.labels, other.labels)
 
 
+def test_classes_may_be_left_out(root):
+    data = torchcaps.data.load("fruits-overlap,size=48,classes=unseen", root)
+    assert data.classes == ("fruit-3", "fruit-7") and len(data.test) == 4
+    assert (data.test.labels.sum(1) == 1).all()
+
+
 def test_without_overlap_the_fruits_are_apart_and_more_covers_more(root):
     covered = [
         torch.tensor([

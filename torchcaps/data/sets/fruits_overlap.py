@@ -22,16 +22,26 @@ WHITE = 240
 
 @register(
     "fruits-overlap",
-    "two fruits, one partly behind the other: fruits-overlap[:half|axis][,size=224][,overlap=0.5]",
+    "two fruits, one partly behind the other: fruits-overlap[:half|axis][,size=224][,overlap=0.5]"
+    "[,classes=seen|unseen]",
 )
 def fruits_overlap(
-    root: Path, test: str = "half", *, seed: int, size: int = 64, overlap: float = 0.5
+    root: Path,
+    test: str = "half",
+    *,
+    seed: int,
+    size: int = 64,
+    overlap: float = 0.5,
+    classes: str = "all",
 ) -> Dataset:
-    """test: as in fruits-views; overlap: the centers are so much of a side nearer than a side"""
+    """test, classes: as in fruits-views
+
+    overlap: how much nearer than a side the centers are, as a share of a side
+    """
     if not 0 <= overlap < 1:
         raise UsageError(f"fruits-overlap: overlap={overlap}: give a number from 0, below 1.")
     side = round(size / (2 - overlap))
-    single = fruits_views(root, test, seed=seed, size=str(side))
+    single = fruits_views(root, test, seed=seed, size=str(side), classes=classes)
     splits = (single.train, single.val, single.test)
     train, val, tested = (
         _overlapping(split, single.num_classes, size, 3 * seed + number)
