@@ -1,15 +1,21 @@
 """Backbones, their weights, and the heads on their feature maps."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from safetensors.torch import save_file
 from torch import nn
 
 import torchcaps
+from torchcaps.data import Batch
 from torchcaps.errors import TorchcapsError, UsageError
+from torchcaps.layers import Capsules
 from torchcaps.models.photos import backbone, register_backbone, weights
 from torchcaps.models.photos.backbone import BACKBONES, Backbone
 from torchcaps.models.photos.efficientnet import NAMES, EfficientNetLite0, own_keys
+from torchcaps.training.task import make_task
+from torchcaps.training.tasks import Classify
 
 HEADS = ("self", "uniform", "dynamic", "inverted", "em", "vb")
 
@@ -182,6 +188,83 @@ def test_votes_of_uniform_capsules_sum_up_to_the_pose(tiny):
     votes = model.position_votes(images, torch.arange(4).expand(2, -1)).sum((2, 3))
     lengths = model.encode(images).capsules.norm(dim=-1)
     assert torch.allclose(votes.square() / (1 + votes.square()), lengths, atol=1e-5)
+
+
+def _decoding(**fields):
+    return _head("uniform", reconstruction="features", num_classes=4, image_size=64, **fields)
+
+
+@pytest.mark.parametrize("routing", HEADS)
+def test_every_routing_with_poses_decodes_to_features(tiny, routing):
+    if routing == "self":
+        with pytest.raises(UsageError, match="routing=self have none: take routing=uniform"):
+            _head(routing, reconstruction="features")
+        return
+    for grid, side in ((3, 3), (0, 8)):
+        model = _head(routing, reconstruction="features", image_size=64, grid=grid).eval()
+        assert "feature-decoder" in model.provides
+        errors = model.position_errors(torch.rand(2, 3, 64, 64), torch.tensor([[0, 3], [1, 3]]))
+        assert errors.shape == (2, 2, side, side) and errors.min() >= 0
+
+
+def test_features_are_decoded_from_the_labeled_poses_alone(tiny):
+    torch.manual_seed(0)
+    model = _decoding().eval()
+    with torch.no_grad():
+        output = model.encode(torch.rand(2, 3, 64, 64))
+        labels = output.logits.argmax(1)
+        errors = model.feature_errors(output, labels)
+        assert torch.equal(model.feature_errors(output), errors)
+        rows = torch.arange(2)
+        kept = torch.zeros_like(output.capsules)
+        kept[rows, labels] = output.capsules[rows, labels]
+        alone = replace(output, layers=(output.layers[0], Capsules(kept)))
+        assert torch.equal(model.feature_errors(alone, labels), errors)
+        several = torch.stack([labels, torch.full_like(labels, -1)], 1)
+        assert torch.equal(model.feature_errors(output, several), errors)
+        assert not torch.equal(model.feature_errors(output, (labels + 1) % 4), errors)
+
+
+def test_one_is_the_error_of_the_mean(tiny):
+    """A decoder of zeros predicts the mean, whatever the scale of the maps."""
+    torch.manual_seed(0)
+    decoder = _decoding().feature_decoder
+    maps = torch.randn(64, 12, 3, 3) * torch.linspace(1, 9, 12)[:, None, None] + 5
+    maps.requires_grad_(True)
+    units = torch.rand(64, 64)
+    for parameter in decoder.out[-1].parameters():
+        torch.nn.init.zeros_(parameter)
+    for _ in range(80):
+        errors = decoder.errors(units, maps)
+    by_channel = errors.detach().mean((0, 2, 3))
+    assert float(by_channel.mean()) == pytest.approx(1, abs=0.01)
+    assert by_channel[0] < 0.1 < 2 < by_channel[-1]
+    errors.sum().backward()
+    assert maps.grad is None and decoder.poses.weight.grad is not None
+    with torch.no_grad():
+        assert float(decoder.eval().errors(units, maps).mean()) == pytest.approx(1, abs=0.01)
+
+
+@pytest.mark.parametrize("frozen", ["all", "none"])
+def test_training_decodes_features_better(tiny, frozen):
+    torch.manual_seed(0)
+    task = make_task(_decoding(frozen=frozen), Classify(loss="cross_entropy", reconstruction=0.01))
+    optimizer = torch.optim.Adam(task.parameters(), 3e-3)
+    batch = Batch(torch.rand(16, 3, 64, 64), torch.arange(16) % 4)
+    errors = []
+    for _ in range(40):
+        parts = task(batch)
+        optimizer.zero_grad()
+        parts["loss"].backward()
+        optimizer.step()
+        parts = {name: float(value.detach()) for name, value in parts.items()}
+        errors.append(parts["reconstruction"])
+    total = parts["classification"] + 0.01 * parts["reconstruction"]
+    assert parts["loss"] == pytest.approx(total, rel=1e-5)
+    assert errors[-1] < 0.9 * errors[0]
+    assert errors[0] == pytest.approx(12 * 9, rel=0.3)  # the sum over channels and positions
+    without = make_task(task.model, Classify(loss="cross_entropy", reconstruction=0.0))
+    assert "reconstruction" not in without(batch)
 
 
 def test_a_frozen_backbone_learns_nothing():

@@ -29,6 +29,7 @@ ProgressFn = Callable[[str, int, int], None]
 NEEDS = {
     "bound": "an evidence bound",
     "decode": "a decoder that draws from capsules",
+    "feature-decoder": "a decoder of features (--model.reconstruction features)",
     "inpaint": "a decoder of removed patches",
     "logits": "classes",
     "parts": "parts with templates",

@@ -188,7 +188,7 @@ class Model(nn.Module):
         `reconstruct` (the whole image), `ranks` (of a sparse layer), `inpaint` (masked patches),
         `bound` (of a generative model), `parts` (that templates draw), `sample` (images from
         the prior), `segments` (which points belong together), `passes` (class scores after
-        each pass of its routing).
+        each pass of its routing), `feature-decoder` (from capsules to feature maps).
         """
         if not self.config.num_classes:
             return frozenset()
@@ -257,6 +257,13 @@ class Model(nn.Module):
         -> images [B,C,H,W], or [B,M,C,H,W]
         """
         raise TorchcapsError(f"{type(self).__name__} with this configuration has no decoder.")
+
+    def feature_errors(self, output: Output, labels: Tensor | None = None) -> Tensor:
+        """Squared errors of the standardized feature maps that the labeled capsules decode to.
+
+        labels [B], or [B,M] (None: the likeliest class) -> [B,C,H,W]
+        """
+        raise TorchcapsError(f"This {self.config.family} has no decoder of features.")
 
     def bound(self, images: Tensor, noise: bool = True) -> Bound:
         """The evidence bound of images, at a draw of the posterior, or without noise at its means.

@@ -154,6 +154,14 @@ class PhotoModel(Model):
         """
         raise NotImplementedError
 
+    @torch.no_grad()
+    def position_errors(self, images: Tensor, labels: Tensor) -> Tensor:
+        """Mean squared error of the features at each position, as the pose of a class decodes to
+        them; 1 is on average that of their mean. images [B,C,H,W], labels [B,K] -> [B,K,H,W]
+        """
+        output = self.encode(images)
+        return torch.stack([self.feature_errors(output, column).mean(1) for column in labels.T], 1)
+
 
 def how_to_get(backbone: str) -> str:
     """How to get weights of a backbone, in a sentence without its end."""

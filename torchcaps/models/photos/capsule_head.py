@@ -7,23 +7,26 @@ Class scores are the logits of the routing times a learned factor: log shares of
 activation (self), log-odds of lengths (uniform, dynamic), log-odds of activations (em, vb), a
 linear read-out (inverted). As in SR-CapsNet, the class capsules of self-routing have no poses. With
 over 200 classes, routings other than uniform and self route to the parents that are longest after a
-uniform pass.
+uniform pass. With reconstruction=features the pose of the true class, all others masked as in
+CapsNet, is decoded to the feature maps; `feature_errors` are the squared errors.
 """
 
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from torchcaps.errors import UsageError
 from torchcaps.functional import exact, log_odds, safe_norm, squash
 from torchcaps.layers import Capsules, DenseCaps, router_with
 from torchcaps.layers.capsules import ClassCaps
-from torchcaps.models.base import Output
+from torchcaps.models.base import Output, mask_capsules
 from torchcaps.models.fields import Count, CountOrNone, Iterations
 from torchcaps.models.photos.base import PhotoConfig, PhotoModel
+from torchcaps.models.photos.feature_decoder import FeatureDecoder
 from torchcaps.models.registry import register
 from torchcaps.routing import uniform_routing
 from torchcaps.typed import Between
@@ -48,6 +51,8 @@ class CapsuleHeadConfig(PhotoConfig):
     """Entries of a class pose."""
     parents: CountOrNone = 32
     """Parents of an image in iterative routings with over 200 classes; 0: all."""
+    reconstruction: Literal["none", "features"] = "none"
+    """Decode the pose of the labeled class to the feature maps, or no decoder."""
 
 
 class HeadCaps(DenseCaps):
@@ -66,6 +71,15 @@ class CapsuleHead(PhotoModel):
         self.width = c.num_types * c.pose_dim
         activations = c.num_types if router.activations else 0
         self.primary = nn.Conv2d(self.channels, self.width + activations, 1)
+        self.feature_decoder: FeatureDecoder | None = None
+        if c.reconstruction == "features":
+            if router.name == "self":
+                raise UsageError(
+                    "reconstruction=features decodes poses, and the class capsules of routing=self "
+                    "have none: take routing=uniform, dynamic, inverted, em or vb."
+                )
+            units = c.num_classes * c.class_pose_dim
+            self.feature_decoder = FeatureDecoder(in_units=units, channels=self.channels)
         if router.name == "self":
             self.classes: Any = ClassCaps(
                 in_caps=c.num_types, in_dim=c.pose_dim, num_classes=c.num_classes
@@ -178,6 +192,21 @@ class CapsuleHead(PhotoModel):
             shares = routed.coupling.new_zeros(*routed.coupling.shape[:2], count)
             shares = shares.scatter(2, index[:, None].expand_as(routed.coupling), routed.coupling)
         return Capsules(parents, None, shares), logits
+
+    @property
+    def provides(self) -> frozenset[str]:
+        decoder = {"feature-decoder"} if self.feature_decoder is not None else set()
+        return super().provides | decoder
+
+    def feature_errors(self, output: Output, labels: Tensor | None = None) -> Tensor:
+        if self.feature_decoder is None:
+            return super().feature_errors(output, labels)
+        assert output.logits is not None and output.features is not None
+        assert output.capsules is not None
+        labels = output.logits.argmax(1) if labels is None else labels
+        units = mask_capsules(output.capsules, labels)
+        units = units.sum(1) if units.ndim == 3 else units  # several labels
+        return self.feature_decoder.errors(units, self.seen(output.features))
 
     @torch.no_grad()
     def position_votes(self, images: Tensor, labels: Tensor) -> Tensor:

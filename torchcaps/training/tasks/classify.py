@@ -29,7 +29,8 @@ class Classify(TaskConfig):
     smoothing: float = 0.0
     """The share of a label that cross_entropy gives to all classes alike."""
     reconstruction: float = 0.0005
-    """The weight of the sum of squared pixel errors, if the model has a decoder."""
+    """The weight of the sum of squared errors of pixels, or of standardized features, if the model
+    has a decoder."""
     class_weights: tuple[float, ...] = ()
     """Weights of the classes in the loss, in their order; empty: all alike."""
 
@@ -73,17 +74,23 @@ class ClassifyTask(Task):
 
     @property
     def reconstructs(self) -> bool:
-        return self.config.reconstruction > 0 and "decode" in self.model.provides
+        decoders = self.model.provides & {"decode", "feature-decoder"}
+        return self.config.reconstruction > 0 and bool(decoders)
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         output = self.model.encode(batch.images)
         loss = classification = self.classification(output, batch)
         terms = {"classification": classification}
         if self.reconstructs and output.capsules is not None:
-            reconstruction = self.model.decode(output.capsules, batch.labels)
-            terms["reconstruction"] = reconstruction_error(reconstruction, batch)
+            terms["reconstruction"] = self.reconstruction(output, output.capsules, batch)
             loss = loss + self.config.reconstruction * terms["reconstruction"]
         return {"loss": loss, **terms}
+
+    def reconstruction(self, output: Output, poses: Tensor, batch: Batch) -> Tensor:
+        if "feature-decoder" in self.model.provides:
+            errors = self.model.feature_errors(output, batch.labels)
+            return errors.flatten(1).sum(1).mean()
+        return reconstruction_error(self.model.decode(poses, batch.labels), batch)
 
     def classification(self, output: Output, batch: Batch) -> Tensor:
         spec, scores, labels = self.config, output.scores, batch.labels
