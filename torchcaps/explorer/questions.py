@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from torchcaps.analysis.routing_maps import received_by, why_no_map
+from torchcaps.analysis.routing_maps import SHOWN_CLASSES, received_by, why_no_map
 from torchcaps.analysis.traversal import value_range
 from torchcaps.explorer.wire import Shape
 from torchcaps.layers.capsules import RoutedCaps
@@ -110,6 +110,24 @@ class Where(Question):
             labels = torch.arange(model.config.num_classes)[None]
             return {"received": model.position_votes(inputs["image"][None], labels)[0].clamp(min=0)}
         return {"received": received_by(model.encode(inputs["image"][None], coupling=True))[1]}
+
+
+class Errors(Question):
+    """Errors of the features as the likeliest classes decode to them, by position."""
+
+    name = "errors"
+
+    def lacks(self, model: Model) -> str:
+        return "" if "feature-decoder" in model.provides else "It has no decoder of features"
+
+    def answer(self, model: Any, inputs: Tensors) -> Tensors:
+        features = model.forward_features(inputs["image"][None])
+        logits = model.forward_capsules(features).logits[0]
+        likeliest = logits.topk(min(SHOWN_CLASSES, len(logits))).indices
+        return {
+            "classes": likeliest.float(),
+            "errors": model.position_errors(features, likeliest[None])[0],
+        }
 
 
 def _strength(layer: Any) -> Tensor:
@@ -296,7 +314,8 @@ class Steps(Question):
 
 
 QUESTIONS: dict[str, Question] = {
-    q.name: q for q in (Encode(), Decode(), Where(), Trace(), Hide(), Ranks(), Parts(), Steps())
+    q.name: q
+    for q in (Encode(), Decode(), Where(), Errors(), Trace(), Hide(), Ranks(), Parts(), Steps())
 }
 
 

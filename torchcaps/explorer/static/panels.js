@@ -3,6 +3,7 @@
 import { argmax, className, per } from "./answers.js";
 import { bars, make, picture, pixels, table } from "./draw.js";
 import { hide, parts, ranks, steps } from "./panels-latent.js";
+import { errors } from "./panels-photos.js";
 import { parse, passes, where } from "./panels-routing.js";
 
 function classes(side, page) {
@@ -131,6 +132,7 @@ export const PANELS = [
   { name: "parse", title: "Routing graph", questions: ["trace"], slow: true, make: parse, applies: asks("trace"), words: () => "Line width: coupling times the strength of the child capsule. Point at a capsule to outline its position in the image." },
   { name: "passes", title: "Routing passes", questions: ["trace"], slow: true, make: passes, applies: (m) => asks("trace")(m) && m.family === "inverted", words: () => "What the parents of each layer receive after each pass. Click a map to show its pass in the routing graph." },
   { name: "where", title: "Routing maps", questions: ["where"], slow: true, make: where, applies: asks("where"), words: () => "What each class receives from each position." },
+  { name: "errors", title: "Reconstruction error of features", questions: ["errors"], slow: true, make: errors, applies: asks("errors"), words: () => "Mean squared error at each position as the pose of each likely class decodes to the features; 1 is on average that of their mean." },
   { name: "capsule", title: "Latent traversal", questions: ["encode"], lack: "decode", make: capsule, applies: asks("decode"), words: () => "" },
   { name: "hide", title: "Hidden patches", questions: ["hide"], make: hide, applies: asks("hide"), words: () => "" },
   { name: "ranks", title: "Capsule ranks", questions: ["ranks"], make: ranks, applies: asks("ranks"), words: () => "" },
