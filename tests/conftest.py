@@ -13,10 +13,12 @@ if not torch.cuda.is_available():  # must stand before anything imports Triton
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
 from hypothesis import settings
+from torch import nn
 
 from torchcaps import data
 from torchcaps.data import registry as data_registry
-from torchcaps.models.photos import features
+from torchcaps.models.photos import features, register_backbone
+from torchcaps.models.photos.backbone import BACKBONES
 from torchcaps.models.registry import model_config
 from torchcaps.papers import tables
 from torchcaps.training import registry as recipe_registry
@@ -45,6 +47,19 @@ def feature_cache(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(features, "cache_folder", lambda: folder)
         yield
+
+
+@pytest.fixture
+def tiny():
+    """A registered backbone of photographs that is quick."""
+
+    @register_backbone("tiny", channels=12)
+    def make():
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Conv2d(3, 8, 8, 8), nn.ReLU(), nn.Conv2d(8, 12, 1))
+
+    yield "tiny"
+    del BACKBONES["tiny"]
 
 
 @pytest.hookimpl(tryfirst=True)

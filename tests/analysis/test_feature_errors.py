@@ -21,11 +21,11 @@ def photos():
 def _model(**fields):
     torch.manual_seed(0)
     return torchcaps.create_model(
-        "capsule-head-uniform", image_size=32, num_classes=7, num_types=2, **fields
+        "capsule-head-uniform", image_size=32, num_classes=7, backbone="tiny", **fields
     ).eval()
 
 
-def test_only_a_decoder_of_features_has_errors(photos):
+def test_only_a_decoder_of_features_has_errors(tiny, photos):
     plot, question = get_plot("feature-errors"), QUESTIONS["errors"]
     assert "--model.reconstruction features" in plot.lacks(_model(), photos)
     assert question.lacks(_model()) == "It has no decoder of features"
@@ -34,7 +34,7 @@ def test_only_a_decoder_of_features_has_errors(photos):
 
 
 @torch.no_grad()
-def test_the_figure_and_the_explorer_show_the_same_errors(photos):
+def test_the_figure_and_the_explorer_show_the_same_errors(tiny, photos):
     model, plot = _model(reconstruction="features"), get_plot("feature-errors")
     arrays = plot.compute(model, photos)
     image = example_image(photos)

@@ -48,7 +48,7 @@ def test_plots_of_each_family(few):
     }
     classes = {"classes", "confusion", "mistakes", "rotation", "reliability"}
     drawn, ranked = {"reconstructions", "alone", "units"}, {"support", "ranks"}
-    assert applies["capsnet"] == {*classes, *drawn, *ranked, "where"}
+    assert applies["capsnet"] == {*classes, *drawn, *ranked, "where", "nearest"}
     assert applies["mcae-pretrain"] == {"masked"}
     assert applies["sparse"] == {*drawn, *ranked} and applies["autoencoder"] == drawn
     made_of_parts = {"parts", "templates", "turned", "free-form"}
@@ -56,7 +56,7 @@ def test_plots_of_each_family(few):
     assert applies["vae"] == drawn
     assert applies["convnet-avg"] == classes
     assert applies["vote-head"] == {*classes, "votes"}
-    assert applies["capsule-head"] == {*classes, *ranked, "where", "votes"}
+    assert applies["capsule-head"] == {*classes, *ranked, "where", "votes", "nearest"}
     with pytest.raises(TorchcapsError, match="Did you mean 'where'"):
         get_plot("wher")
 

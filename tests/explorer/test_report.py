@@ -51,7 +51,7 @@ def test_the_report_is_self_contained_and_complete(run, tmp_path):
     for title in (*titles, "Provenance"):
         assert f"<h2>{title}" in text
     contents = re.findall(r'<a href="#([\w-]+)"', text)
-    assert len(contents) == 14 and set(contents) == set(re.findall(r'<section id="([\w-]+)"', text))
+    assert len(contents) == 15 and set(contents) == set(re.findall(r'<section id="([\w-]+)"', text))
     assert re.search(r"CapsNet classifies [\d.]+ % of 500 test images of digits correctly", text)
     assert "currentColor" in text and "<svg" in text
     names = {p.stem for p in (run / "figures").glob("*.png")}

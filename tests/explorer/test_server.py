@@ -19,8 +19,11 @@ from PIL import Image
 from safetensors.torch import load, save
 
 import torchcaps
+from torchcaps.analysis.nearest import TrainingPoses
+from torchcaps.errors import TorchcapsError
 from torchcaps.explorer.files import static_files
 from torchcaps.explorer.questions import QUESTIONS, about
+from torchcaps.explorer.shelf import Computing, Shelf
 from torchcaps.models.hub import pretrained_names
 
 OWN = {"X-Torchcaps": "1"}
@@ -78,6 +81,33 @@ def test_edges_match_the_coupling(client):
         share = output.coupling[0, int(child), int(parent)] * strength[int(child)]
         assert abs(float(share) - weight) < 1e-5
     assert found["1.3.edges"].shape == (64, 3)
+
+
+def test_nearest_training_images(client):
+    data = torchcaps.data.load("digits")
+    model, x = torchcaps.load("capsnet-small.digits"), data.test.batch(slice(3, 4)).images
+    answer = load(ask(client, "nearest", {"image": x[0]}).content)
+    poses = TrainingPoses(model, data)
+    expected = poses.nearest(x, len(answer["labels"]))
+    assert answer["predicted"].tolist() == expected.predicted.tolist()
+    assert torch.allclose(answer["similarity"], expected.similarity[0], atol=1e-5)
+    assert answer["labels"].tolist() == poses.split.labels[expected.rows[0]].tolist()
+    assert torch.equal(answer["images"], poses.split.images[expected.rows[0]])
+    refused = ask(client, "nearest", {"image": x[0]}, "convnet-avg-small.digits")
+    assert refused.status_code == 422 and "no class capsules" in refused.json()["error"]
+    about = client.get("/api/runs/convnet-avg-small.digits").json()
+    assert about["lacks"]["nearest"] == "It has no class capsules with poses"
+
+
+def test_nearest_images_wait_for_poses_that_another_request_computes(tmp_path):
+    shelf = Shelf(["capsnet-small.digits"], bundled=False)
+    with shelf._posing, pytest.raises(Computing):
+        shelf.nearest("capsnet-small.digits", image())
+    assert len(shelf.nearest("capsnet-small.digits", image())["labels"]) == 8
+    torchcaps.load("capsnet-small.digits").save_pretrained(tmp_path / "saved")
+    saved = Shelf([tmp_path / "saved"], bundled=False)
+    with pytest.raises(TorchcapsError, match="without its training images"):
+        saved.nearest("saved", image())
 
 
 def test_images_are_those_of_the_test_split(client):

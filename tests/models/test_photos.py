@@ -20,19 +20,6 @@ from torchcaps.training.tasks import Classify
 HEADS = ("self", "uniform", "dynamic", "inverted", "em", "vb")
 
 
-@pytest.fixture
-def tiny():
-    """A registered backbone that is quick."""
-
-    @register_backbone("tiny", channels=12)
-    def make():
-        torch.manual_seed(0)
-        return nn.Sequential(nn.Conv2d(3, 8, 8, 8), nn.ReLU(), nn.Conv2d(8, 12, 1))
-
-    yield "tiny"
-    del BACKBONES["tiny"]
-
-
 def _head(routing="self", **fields):
     return torchcaps.create_model("capsule-head", backbone="tiny", routing=routing, **fields)
 

@@ -2,7 +2,7 @@
 
 from torchcaps.analysis import confusion, contact_sheet, curves, feature_errors
 from torchcaps.analysis import reliability, robustness
-from torchcaps.analysis import position_votes, routing_maps, traversal
+from torchcaps.analysis import nearest, position_votes, routing_maps, traversal
 from torchcaps.analysis.plots import Plot, get_plot, register_plot, report_plots
 from torchcaps.models.generative import figures as generative_figures
 from torchcaps.models.mcae import figures as mcae_figures

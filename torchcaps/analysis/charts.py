@@ -201,6 +201,8 @@ class Shots(Chart):
     images: np.ndarray
     captions: list[str]
     otherwise: str
+    columns: int = 0
+    """Images in a row; 0: at most four in a file, as many as fit in a page."""
 
     def figure(self) -> "Figure":
         count = len(self.images)
@@ -208,7 +210,7 @@ class Shots(Chart):
             figure = new_figure(3, 0.5)
             figure.text(0.5, 0.5, self.otherwise, ha="center", va="center")
             return figure
-        columns = min(4, count)
+        columns = self.columns or min(4, count)
         rows = -(-count // columns)
         captions = ["\n".join(map(_wrapped, text.split("\n"))) for text in self.captions]
         lines = max(text.count("\n") + 1 for text in captions)
@@ -222,7 +224,7 @@ class Shots(Chart):
 
     def data(self) -> dict[str, Any]:
         return {"kind": self.kind, "images": packed(self.images), "captions": self.captions,
-                "otherwise": self.otherwise}  # fmt: skip
+                "otherwise": self.otherwise, "columns": self.columns}  # fmt: skip
 
 
 def _wrapped(text: str) -> str:

@@ -4,6 +4,7 @@
     GET    /api/runs/ID                     facts about one model
     GET    /api/runs/ID/images              test images and labels
     POST   /api/runs/ID/QUESTION            tensors in, tensors out (explorer/questions.py)
+    POST   /api/runs/ID/nearest             an image in, its nearest training images out
     POST   /api/runs/ID/image               an image file, scaled to the model's input size
     POST   /api/jobs, GET and DELETE /api/jobs/ID     accuracy curves in the background
 
@@ -31,7 +32,7 @@ from torchcaps.explorer.files import static_files
 from torchcaps.explorer.guard import Guard
 from torchcaps.explorer.jobs import CURVES, Busy, Job, Jobs
 from torchcaps.explorer.questions import QUESTIONS
-from torchcaps.explorer.shelf import Shelf, Unknown, shown
+from torchcaps.explorer.shelf import Computing, Shelf, Unknown, shown
 from torchcaps.explorer.wire import pack, unpack
 
 WORKERS, WAITING, SECONDS = 2, 16, 20
@@ -152,6 +153,23 @@ def make_app(shelf: Shelf, beside: Beside = lambda record: []) -> FastAPI:
             return pack({"image": (pixels.float() / 255).expand(channels, -1, -1)})
 
         return Response(await work.do(read), media_type=BINARY)
+
+    @app.post("/api/runs/{run}/nearest", openapi_extra=body)
+    async def nearest(
+        run: Annotated[str, Path(json_schema_extra=ids)], request: Request
+    ) -> Response:
+        content = await request.body()
+
+        def compute() -> bytes:
+            inputs = unpack(content, {"image": shelf.model(run).config.image_shape})
+            return pack(shelf.nearest(run, inputs["image"].clamp(0, 1)))
+
+        try:
+            return Response(await work.do(compute), media_type=BINARY)
+        except Computing:
+            raise HTTPException(
+                503, "The poses of the training images are being computed.", {"retry-after": "1"}
+            ) from None
 
     @app.post("/api/runs/{run}/{question}", openapi_extra=body)
     async def ask(

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchcaps.analysis.nearest import TrainingPoses, why_no_poses
 from torchcaps.analysis.plots import evenly
 from torchcaps.analysis.traversal import nothing_learned
 from torchcaps.data import Dataset, Split
@@ -30,6 +31,8 @@ KEPT = 4
 """Models that are held in memory; the one that was asked for longest ago makes room."""
 COUNTED = 200
 """Test images on which ranks are counted."""
+NEIGHBORS = 8
+"""Nearest training images of an image."""
 FITTED = 500
 """Test images that are brought to the size of a model which came without its own."""
 RUNS = Path("runs")
@@ -37,6 +40,10 @@ RUNS = Path("runs")
 
 class Unknown(TorchcapsError):
     """There is nothing under this name."""
+
+
+class Computing(Exception):
+    """The answer waits for what another thread computes."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +88,8 @@ class Shelf:
         self.books: dict[str, Book] = {}
         self._models: OrderedDict[str, Model] = OrderedDict()
         self._data: dict[tuple[Any, ...], Dataset] = {}
-        self._lock = Lock()
+        self._poses: dict[str, TrainingPoses] = {}
+        self._lock, self._posing = Lock(), Lock()
         for source in map(str, sources):
             if source in pretrained_names() and not Path(source).exists():
                 self._bundled(source)
@@ -147,7 +155,7 @@ class Shelf:
     def _keep(self, key: str, model: Model) -> None:
         self._models[key] = model.cpu().eval().requires_grad_(False)
         while len(self._models) > KEPT:
-            self._models.popitem(last=False)
+            self._poses.pop(self._models.popitem(last=False)[0], None)
 
     def data(self, key: str) -> Dataset:
         """The data that a model was trained on, loaded once for all that share it."""
@@ -173,10 +181,46 @@ class Shelf:
             "drawn" in facts["encode"] and not self.book(key).fitted
         ):  # else its own images are not here
             facts["blank"] = nothing_learned(model, data)
+        if reason := self._why_no_poses(key, model, data):
+            facts["lacks"]["nearest"] = reason.rstrip(".")
+        else:
+            facts["questions"].append("nearest")
         if "ranks" in facts["questions"]:
             part = data.test[evenly(len(data.test), COUNTED)]
             facts["frequencies"] = rank_frequencies(model, part).tolist()
         return facts
+
+    def _why_no_poses(self, key: str, model: Model, data: Dataset) -> str:
+        """Why a model has no nearest training images; empty if it has."""
+        if self.book(key).fitted:
+            return "It came without its training images"
+        return why_no_poses(model, data) if "logits" in model.provides else "It has no classes"
+
+    def nearest(self, key: str, image: Tensor) -> dict[str, Tensor]:
+        """Training images whose pose of the predicted class is nearest. image [C,H,W]
+
+        Raises `Computing` while another thread computes poses, which takes long at first.
+        """
+        model, data = self.model(key), self.data(key)
+        if not self._posing.acquire(blocking=False):
+            raise Computing
+        try:
+            if key not in self._poses:
+                if reason := self._why_no_poses(key, model, data):
+                    raise TorchcapsError(f"{reason.rstrip('.')}.")
+                self._poses[key] = TrainingPoses(model, data)
+            poses = self._poses[key]
+            nearest = poses.nearest(image[None], NEIGHBORS)
+        finally:
+            self._posing.release()
+        rows = nearest.rows[0]
+        labels = poses.split.labels[rows]
+        return {
+            "predicted": nearest.predicted.to(torch.int32),
+            "images": (poses.thumbnails(rows) * 255).round().to(torch.uint8),
+            "labels": (labels if labels.dim() == 1 else labels[:, 0]).to(torch.int32),
+            "similarity": nearest.similarity[0],
+        }
 
 
 def fitted(data: Dataset, shape: tuple[int, int, int], names: tuple[str, ...]) -> Dataset:

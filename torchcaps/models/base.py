@@ -288,6 +288,16 @@ class Model(nn.Module):
             vectors["features"] = output.features.flatten(2).mean(2)
         return {**vectors, "pixels": images.flatten(1)}
 
+    def class_vectors(self, images: Tensor, labels: Tensor) -> Tensor:
+        """Poses of the capsules of classes as vectors, by which images can be compared.
+
+        images [B,C,H,W], labels [K] -> [B,K,V]
+        """
+        poses = self.encode(images).capsules
+        if poses is None or not self.grouped or poses.shape[1] != self.config.num_classes:
+            raise TorchcapsError("It has no class capsules with poses.")
+        return poses[:, labels].flatten(2)
+
     def trace(self, images: Tensor) -> tuple[Passes, ...]:
         """Parents and coupling of every routed layer, lowest first, after each of its passes; the
         last pass of each is the output of `encode`. Empty if no layer routes.

@@ -3,7 +3,7 @@
 import { argmax, className, per } from "./answers.js";
 import { bars, make, picture, pixels, table } from "./draw.js";
 import { hide, parts, ranks, steps } from "./panels-latent.js";
-import { errors } from "./panels-photos.js";
+import { errors, nearest } from "./panels-photos.js";
 import { parse, passes, where } from "./panels-routing.js";
 
 function classes(side, page) {
@@ -133,6 +133,7 @@ export const PANELS = [
   { name: "passes", title: "Routing passes", questions: ["trace"], slow: true, make: passes, applies: (m) => asks("trace")(m) && m.family === "inverted", words: () => "What the parents of each layer receive after each pass. Click a map to show its pass in the routing graph." },
   { name: "where", title: "Routing maps", questions: ["where"], slow: true, make: where, applies: asks("where"), words: () => "What each class receives from each position." },
   { name: "errors", title: "Reconstruction error of features", questions: ["errors"], slow: true, make: errors, applies: asks("errors"), words: () => "Mean squared error at each position as the pose of each likely class decodes to the features; 1 is on average that of their mean." },
+  { name: "nearest", title: "Nearest training images", questions: ["nearest"], slow: true, rests: true, make: nearest, applies: asks("nearest"), words: () => "Training images whose pose of the predicted class is nearest, with their class and the cosine." },
   { name: "capsule", title: "Latent traversal", questions: ["encode"], lack: "decode", make: capsule, applies: asks("decode"), words: () => "" },
   { name: "hide", title: "Hidden patches", questions: ["hide"], make: hide, applies: asks("hide"), words: () => "" },
   { name: "ranks", title: "Capsule ranks", questions: ["ranks"], make: ranks, applies: asks("ranks"), words: () => "" },

@@ -50,7 +50,9 @@ const DRAWN = {
   shots: (d) => {
     if (!d.captions.length) return [make("p", {}, d.otherwise)];
     const images = unpacked(d.images);
-    return [make("div", { class: "pictures" }, ...d.captions.map((text, n) => picture(...part(images, n), text, 92, false, true, 150)))];
+    const box = make("div", { class: d.columns ? "imagegrid shots" : "pictures" }, ...d.captions.map((text, n) => picture(...part(images, n), text, 92, false, true, d.columns ? 92 : 150)));
+    if (d.columns) box.style.gridTemplateColumns = `repeat(${d.columns}, 92px)`;
+    return [box];
   },
   maps: (d) => {
     const image = unpacked(d.image), flat = d.maps.map((m) => m.flat()), most = Math.max(...flat.flat());

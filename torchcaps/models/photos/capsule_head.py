@@ -208,6 +208,19 @@ class CapsuleHead(PhotoModel):
         units = units.sum(1) if units.ndim == 3 else units  # several labels
         return self.feature_decoder.errors(units, self.seen(output.features))
 
+    def class_vectors(self, images: Tensor, labels: Tensor) -> Tensor:
+        """With self-routing for each type the sum of the poses that a class receives: poses times
+        activation times coupling.
+        """
+        if self.config.routing != "self":
+            return super().class_vectors(images, labels)
+        output = self.encode(images, coupling=True)
+        children = output.layers[0]
+        assert output.coupling is not None and children.activations is not None
+        sent = output.coupling[..., labels] * children.activations.flatten(1)[..., None]
+        by_type = sent.unflatten(1, (-1, self.types))  # [B,L,T,K]
+        return torch.einsum("bltk,bltd->bktd", by_type, children.poses.flatten(1, 2)).flatten(2)
+
     @torch.no_grad()
     def position_votes(self, images: Tensor, labels: Tensor) -> Tensor:
         """Share of the activation that a position gives to a class (self); of capsules with poses
