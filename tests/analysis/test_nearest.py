@@ -88,8 +88,11 @@ def test_the_figure_has_a_row_for_each_test_image(tiny):
     arrays = plot.compute(model, data)
     chart = plot.chart_of(arrays)
     assert chart.columns == 4 and len(chart.images) == len(chart.captions) == 8
+    assert arrays["predicted"][1] != "29"
     assert chart.captions[4] == f"predicted: {arrays['predicted'][1]}\ntrue: 29"
     assert chart.captions[1] == "4\n1.000" and np.array_equal(chart.images[0], chart.images[1])
+    arrays["true"] = arrays["predicted"]
+    assert plot.chart_of(arrays).captions[4] == f"predicted: {arrays['predicted'][1]}"
     assert len(chart.figure().axes) == 8 and chart.data()["columns"] == 4
 
 

@@ -101,9 +101,10 @@ class NearestImages(Plot):
     title = "Nearest training images"
     order = 64
     description = (
-        "Test images, and beside each the training images whose pose of the predicted class is "
-        "nearest, with their true class and the cosine of the two poses. The class capsules of "
-        "self-routing have no poses: there it is the sum of the poses that the class receives."
+        "Test images with the predicted and, if it differs, the true class. Beside each the "
+        "training images whose pose of the predicted class is nearest, with their true class and "
+        "the cosine of the two poses. The class capsules of self-routing have no poses: there it "
+        "is the sum of the poses that the class receives."
     )
     needs = ("logits",)
 
@@ -131,7 +132,9 @@ class NearestImages(Plot):
     def chart_of(self, values: Arrays) -> Shots:
         captions = []
         for row, predicted in enumerate(values["predicted"]):
-            captions.append(f"predicted: {predicted}\ntrue: {values['true'][row]}")
+            true = values["true"][row]
+            mistake = f"\ntrue: {true}" if true != predicted else ""
+            captions.append(f"predicted: {predicted}{mistake}")
             for name, cosine in zip(
                 values["neighbors"][row], values["similarity"][row], strict=True
             ):
