@@ -1,5 +1,7 @@
 """fruits-views: frames of fruits from two axes, laid out by the user."""
 
+import math
+
 import pytest
 import torch
 from PIL import Image
@@ -35,6 +37,8 @@ def test_frames_go_to_their_splits(root):
     frames = [set(split.factors["frame"].tolist()) for split in (data.train, data.val, data.test)]
     assert frames == [{0, 1}, {2, 3}, {6, 7}]
     assert data.test.labels.bincount().tolist() == [2] * 8
+    turns = data.test.factors["turn"].unique() / (2 * math.pi)
+    torch.testing.assert_close(turns, torch.tensor([6, 7]) / 328)
 
 
 def test_every_fourth_fruit_is_unseen(root):

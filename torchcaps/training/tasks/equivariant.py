@@ -43,7 +43,9 @@ class EquivariantTask(ClassifyTask):
         if data.train.labels.ndim != 1 or cutmix:
             raise TorchcapsError("The task equivariant needs one label an image.")
         if self.reconstructs:
-            raise TorchcapsError("The task equivariant has no decoder: --task.reconstruction 0.")
+            raise TorchcapsError(
+                "The task equivariant does not reconstruct: add --task.reconstruction 0."
+            )
         if self.poses == "turn" and "turn" not in data.train.factors:
             raise TorchcapsError(
                 "task.poses=turn needs the angles by which objects are turned, as fruits-views has "
