@@ -59,7 +59,7 @@ RATES = {
     "tied": (1e-2, 1e-2),
     "turn": (1e-2, 1e-3),
     "rotation": (1e-2, 1e-3),
-    "overlap": (1e-2, 1e-3),
+    "overlap": (4e-3, 1e-3),
     "finetuned": (1e-3, 1e-3),
 }
 """Learning rates with and without capsules: the best of 0.001, 0.004 and 0.01 by the mean accuracy
