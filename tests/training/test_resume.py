@@ -11,6 +11,7 @@ from tests.conftest import TINY_CONVNET
 from tests.stopping import stopped_at, stopping_at
 from torchcaps.errors import Interrupted, TorchcapsError
 from torchcaps.models.registry import model_config
+from torchcaps.training import loop
 from torchcaps.training.evaluate import evaluate
 from torchcaps.training.loop import resume, start
 from torchcaps.training.recipe import DataSpec, Recipe, with_root
@@ -85,17 +86,28 @@ def test_a_schedulers_signal_leaves_a_checkpoint(name, tiny_recipe, tmp_path):
     assert [path.name for path in (tmp_path / "run/checkpoints").glob("*3")]
 
 
-def test_a_stop_file_ends_a_run_after_a_validation_and_a_resume_ends_it_with_the_same_bits(
-    tiny_recipe, tmp_path
+@pytest.mark.parametrize("validations", [0, 1])
+def test_a_stop_file_ends_a_run_and_a_resume_ends_it_with_the_same_bits(
+    tiny_recipe, tmp_path, monkeypatch, validations
 ):
     folder = tmp_path / "run"
+    original, steps = Training.step, []
 
-    def place_file(line):
+    def place_file(*_):
         (folder / "stop").write_text("enough")
 
+    def step(self):
+        original(self)
+        steps.append(self.state.step)
+        if not validations and len(steps) == 2:
+            place_file()
+
+    monkeypatch.setattr(Training, "step", step)
+    monkeypatch.setattr(loop, "LOOK_SECONDS", 1e6 if validations else 0)
     with pytest.raises(Interrupted) as stopped:
-        start(tiny_recipe, folder, callbacks=[place_file])
-    assert stopped.value.signal == 0 and len(Run(folder).metrics) == 1
+        start(tiny_recipe, folder, callbacks=[place_file] if validations else [])
+    assert stopped.value.signal == 0 and len(Run(folder).metrics) == validations
+    assert validations or steps == [1, 2]
     record = resume(folder).record()
     assert not (folder / "stop").exists()
     whole = start(tiny_recipe, tmp_path / "whole").record()

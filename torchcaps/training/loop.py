@@ -44,6 +44,8 @@ FLAT_ROUNDS, FLAT = 5, 0.01
 """A loss is flat if the lowest of five epochs is not 1 % below the lowest of the five before."""
 ALL_CORRECT = 0.99995
 """Training accuracy that is printed as 100.00 %."""
+LOOK_SECONDS = 0.5
+"""Time between looks for a file `stop` in a run's folder."""
 WARMUP_STEPS = 10
 """Steps after which a run has compiled and may wait for the device lock."""
 MACHINE_FIELDS = (
@@ -190,7 +192,7 @@ def _steps(training: Training, stop: Stop, callbacks: Sequence[Callback]) -> Non
     recipe, state, per_round = training.recipe, training.state, training.round
     device = training.context.fabric.device
     training.context.task.train()
-    saved = round_start = start = time.monotonic()
+    saved = looked = round_start = start = time.monotonic()
     before, steps_taken = state.seconds, 0
     by_epochs = per_round == training.context.loader.steps_per_epoch and not recipe.steps
     bar = TrainingProgress(
@@ -216,10 +218,12 @@ def _steps(training: Training, stop: Stop, callbacks: Sequence[Callback]) -> Non
                 ended += [_fitted(training), _out_of_patience(training, number)]
                 ended = training.on_any_process(any(ended))
                 state.finished = ended or _target_reached(training) or state.step >= training.total
+                round_start, looked = time.monotonic(), float("-inf")
+            now = time.monotonic()
+            if now - looked >= LOOK_SECONDS:
+                looked = now
                 if training.run.stop_file.exists():
                     stop.set()
-                round_start = time.monotonic()
-            now = time.monotonic()
             state.seconds = before + now - start
             due = training.on_any_process(now - saved >= recipe.checkpoint_seconds)
             stopping = training.on_any_process(stop.is_set())
