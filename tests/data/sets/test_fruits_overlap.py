@@ -5,31 +5,23 @@ import torch
 from PIL import Image, ImageDraw
 
 import torchcaps
-from torchcaps.data.sets import fruits_views
 from torchcaps.data.sets.fruits_overlap import cut_out
 from torchcaps.errors import UsageError
 
-FRAMES = {"train": "axis1", "val": "axis1", "half": "axis1", "axis": "axis3"}
 SHADE = 25
 """A fruit's shade of gray is its number times this."""
 
 
 @pytest.fixture
-def root(tmp_path, monkeypatch):
-    """Eight fruits, gray disks before white, with two frames a split."""
-    listed = {}
-    for number, (split, axis) in enumerate(FRAMES.items()):
-        for fruit in range(8):
-            for frame in (2 * number, 2 * number + 1):
-                name = f"{axis}/fruit-{fruit}/{frame}.jpg"
-                listed.setdefault(split, []).append(name)
-                path = tmp_path / "fruits-views" / name
-                path.parent.mkdir(parents=True, exist_ok=True)
-                picture = Image.new("RGB", (32, 32), (255,) * 3)
-                ImageDraw.Draw(picture).ellipse((1, 1, 30, 30), (SHADE * fruit,) * 3)
-                picture.save(path, quality=95)
-    monkeypatch.setattr(fruits_views, "splits", lambda: listed)
-    return tmp_path
+def root(fruits_root):
+    """Gray disks before white."""
+
+    def disk(fruit):
+        picture = Image.new("RGB", (32, 32), (255,) * 3)
+        ImageDraw.Draw(picture).ellipse((1, 1, 30, 30), (SHADE * fruit,) * 3)
+        return picture
+
+    return fruits_root(disk)
 
 
 def shown(image):

@@ -7,28 +7,19 @@ import torch
 from PIL import Image
 
 import torchcaps
-from torchcaps.data.sets import fruits_views
 from torchcaps.errors import TorchcapsError
-
-FRAMES = {"train": "axis1", "val": "axis1", "half": "axis1", "axis": "axis3"}
 
 
 @pytest.fixture
-def root(tmp_path, monkeypatch):
-    """Eight fruits with two frames a split: a gray square with a red top, a shade for each."""
-    listed = {}
-    for number, (split, axis) in enumerate(FRAMES.items()):
-        for fruit in range(8):
-            for frame in (2 * number, 2 * number + 1):
-                name = f"{axis}/fruit-{fruit}/{frame}.jpg"
-                listed.setdefault(split, []).append(name)
-                path = tmp_path / "fruits-views" / name
-                path.parent.mkdir(parents=True, exist_ok=True)
-                picture = Image.new("RGB", (32, 32), (20 * fruit,) * 3)
-                picture.paste((255, 0, 0), (0, 0, 32, 8))
-                picture.save(path, quality=95)
-    monkeypatch.setattr(fruits_views, "splits", lambda: listed)
-    return tmp_path
+def root(fruits_root):
+    """A gray square with a red top, a shade for each fruit."""
+
+    def square(fruit):
+        picture = Image.new("RGB", (32, 32), (20 * fruit,) * 3)
+        picture.paste((255, 0, 0), (0, 0, 32, 8))
+        return picture
+
+    return fruits_root(square)
 
 
 def test_frames_go_to_their_splits(root):
