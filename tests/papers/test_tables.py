@@ -10,7 +10,7 @@ from torch import nn
 from tests.data import files
 from tests.models.test_registry import needs_timm
 from torchcaps.cli import main
-from torchcaps.cli.table_format import as_markdown, pieces
+from torchcaps.cli.table_format import as_markdown, pieces, repeated
 from torchcaps.data import Dataset
 from torchcaps.data import load as load_data
 from torchcaps.errors import TorchcapsWarning
@@ -98,6 +98,19 @@ def test_a_seed_that_was_run_twice_counts_once_and_is_named(tmp_path, capsys):
     assert main(["paper", "table", "robustness", "table1", "--results", str(tmp_path)]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "CapsNet: seed 0 was run more than once (affNIST)" in said
+
+
+def test_rows_with_the_same_repeated_seeds_share_a_sentence():
+    entries = [
+        {"row": row, "column": column, "repeated": seeds}
+        for row, seeds in (("linear", [0, 1]), ("capsules, self", [0, 1]), ("MLP", [2]))
+        for column in ("half", "axis")
+    ]
+    assert repeated(entries) == [
+        "linear; capsules, self: seeds 0, 1 were run more than once (half, axis); the mean of the "
+        "runs counts.",
+        "MLP: seed 2 was run more than once (half, axis); the mean of the runs counts.",
+    ]
 
 
 def test_lines_of_a_recipe_as_it_was_count_on_request(tmp_path):

@@ -16,17 +16,20 @@ HEAD = 7
 
 
 def repeated(entries: list[dict[str, Any]]) -> list[str]:
-    """A sentence for each row with cells in which a seed was run more than once."""
+    """A sentence for rows that have the same seeds more than once, in as many cells."""
     cells: dict[tuple[str, str], list[str]] = {}
     for c in entries:
         if c["repeated"]:
-            seeds = ", ".join(map(str, c["repeated"]))
+            seeds = f"seed{'s' * (len(c['repeated']) > 1)} {', '.join(map(str, c['repeated']))}"
             cells.setdefault((c["row"], seeds), []).append(c["column"])
+    rows: dict[tuple[str, str], list[str]] = {}
+    for (row, seeds), columns in cells.items():
+        named = ", ".join(columns) if len(columns) < 4 else f"{len(columns)} columns"
+        rows.setdefault((seeds, named), []).append(row)
     return [
-        f"{row}: seed {seeds} was run more than once "
-        f"({', '.join(columns) if len(columns) < 4 else f'{len(columns)} columns'}); the mean of "
-        "its runs counts."
-        for (row, seeds), columns in cells.items()
+        f"{'; '.join(names)}: {seeds} {'were' if ',' in seeds else 'was'} run more than once "
+        f"({columns}); the mean of the runs counts."
+        for (seeds, columns), names in rows.items()
     ]
 
 
