@@ -149,4 +149,5 @@ def test_photographs_get_the_strongest_convnet(digits):
     assert advice(in_color(gray), "capsnet") == ""
     photos = in_color(torch.randint(0, 256, (8, 3, 20, 20), dtype=torch.uint8))
     assert "convnet-modern" in advice(photos, "capsnet")
+    assert "vote-head" in advice(photos, "capsule-head") and advice(photos, "vote-head") == ""
     assert advice(photos, "convnet-modern") == "" and advice(replace(photos, classes=()), "x") == ""

@@ -10,11 +10,11 @@ from typing import Any
 from torchcaps.data import Dataset
 from torchcaps.data.spec import parse
 from torchcaps.metrics.reference import (
-    CONVNET,
     SHARES,
     Reference,
     advice,
     reference,
+    rival,
     with_intervals,
 )
 from torchcaps.models import Model
@@ -182,18 +182,19 @@ def _sentence(one: Shown) -> str:
 
 
 def _comparisons(shown: list[Shown]) -> list[str]:
-    """Each run beside the strongest ConvNet on the same photographs, or the advice to train it."""
-    convnets = [one for one in shown if one.model.config.family == CONVNET]
+    """Each run beside the strongest baseline on the same photographs, or the advice to train it."""
     sentences = []
     for one in shown:
         text, mine = advice(one.data, one.model.config.family), one.first
         if not text:
             continue
-        beside = [(c, c.first) for c in convnets if _same_images(c.first, mine)]
+        family, kind = rival(one.data, one.model.config.family)
+        same = [o for o in shown if o.model.config.family == family]
+        beside = [(o, o.first) for o in same if _same_images(o.first, mine)]
         if not beside or mine is None:
             sentences += [text] if text not in sentences else []
             continue
-        convnet, other = max(beside, key=lambda pair: pair[1]["value"] if pair[1] else 0.0)
+        best, other = max(beside, key=lambda pair: pair[1]["value"] if pair[1] else 0.0)
         assert other is not None
         apart = 100 * (mine["value"] - other["value"])
         place = (
@@ -205,8 +206,7 @@ def _comparisons(shown: list[Shown]) -> list[str]:
         low, high = other["interval_95"]
         overlap = "overlap" if one_low <= high and low <= one_high else "do not overlap"
         sentences.append(
-            f"{one.name} is {place} {convnet.name}, the strongest ConvNet baseline here; their "
-            f"intervals {overlap}."
+            f"{one.name} is {place} {best.name}, {kind} here; their intervals {overlap}."
         )
     return sentences
 

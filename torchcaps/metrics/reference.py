@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 CONVNET = "convnet-modern"
 """The strongest ConvNet baseline for photographs."""
+PLAIN_HEADS = ("vote-head", "mlp-head", "linear-head")
+"""Heads without capsules on the features of a backbone, the strongest first."""
 COLOR = 0.03
 """Least mean difference between the channels of color images."""
 SHARES = ("accuracy", "exact_match")
@@ -170,8 +172,16 @@ def are_photographs(data: Dataset) -> bool:
     return float((images.amax(1) - images.amin(1)).mean()) > COLOR
 
 
+def rival(data: Dataset, family: str) -> tuple[str, str]:
+    """The family to beat on photographs, and what it is; empty if there is none."""
+    if family in (CONVNET, *PLAIN_HEADS) or not data.classes or not are_photographs(data):
+        return "", ""
+    if family == "capsule-head":
+        return PLAIN_HEADS[0], "the strongest head without capsules"
+    return CONVNET, "the strongest ConvNet baseline"
+
+
 def advice(data: Dataset, family: str) -> str:
     """What else to train on photographs; empty if the model is that one or there are no classes."""
-    if family == CONVNET or not data.classes or not are_photographs(data):
-        return ""
-    return f"For photographs also train {CONVNET}, the strongest ConvNet baseline."
+    name, kind = rival(data, family)
+    return f"For photographs also train {name}, {kind}." if name else ""
