@@ -195,8 +195,10 @@ class CapsuleHead(PhotoModel):
 
     @property
     def provides(self) -> frozenset[str]:
+        if not self.config.num_classes:
+            return frozenset()
         decoder = {"feature-decoder"} if self.feature_decoder is not None else set()
-        return super().provides | decoder
+        return frozenset({"logits"} | decoder)
 
     def feature_errors(self, output: Output, labels: Tensor | None = None) -> Tensor:
         if self.feature_decoder is None:
