@@ -110,6 +110,15 @@ def test_nearest_images_wait_for_poses_that_another_request_computes(tmp_path):
         saved.nearest("saved", image())
 
 
+def test_nearest_images_that_are_not_ready_are_no_error(client, monkeypatch):
+    def computing(*_):
+        raise Computing
+
+    monkeypatch.setattr(Shelf, "nearest", computing)
+    answer = ask(client, "nearest", {"image": image()})
+    assert answer.status_code == 202 and answer.headers["retry-after"] == "1"
+
+
 def test_images_are_those_of_the_test_split(client):
     found = load(client.get("/api/runs/capsnet-small.digits/images?start=30&n=5").content)
     split = torchcaps.data.load("digits").test

@@ -166,10 +166,8 @@ def make_app(shelf: Shelf, beside: Beside = lambda record: []) -> FastAPI:
 
         try:
             return Response(await work.do(compute), media_type=BINARY)
-        except Computing:
-            raise HTTPException(
-                503, "The poses of the training images are being computed.", {"retry-after": "1"}
-            ) from None
+        except Computing:  # the poses of the training images: no error, so a console stays empty
+            return Response(status_code=202, headers={"retry-after": "1"})
 
     @app.post("/api/runs/{run}/{question}", openapi_extra=body)
     async def ask(

@@ -20,6 +20,7 @@ async function call(/** @type {string} */ path, /** @type {RequestInit} */ optio
     if (options.signal && options.signal.aborted) throw error;
     throw new Refused("The explorer does not answer. Is it still running?", 0);
   }
+  if (answer.status === 202) throw new Refused("It is being computed.", 202);
   if (!answer.ok) {
     const body = await answer.json().catch(() => ({ error: `Error ${answer.status}.` }));
     throw new Refused(body.error, answer.status);

@@ -97,7 +97,7 @@ export class Side {
       panel.element.dataset.ready = String(Number(panel.element.dataset.ready || 0) + 1);
       this.page.answered();
     } catch (error) {
-      if (error.status === 503) return void setTimeout(() => this.refresh(panel), 500);
+      if (error.status === 202 || error.status === 503) return void setTimeout(() => this.refresh(panel), 500);
       if (error.status === 0) return this.page.gone(error.message);
       panel.state.textContent = error.message;
       panel.state.hidden = false;
