@@ -35,8 +35,8 @@ WRITES = {
 
 
 USERS = (
-    "analysis.render", "explorer.report", "explorer.serve", "explorer.server", "explorer.web",
-    "metrics", "parts", "training.loop",
+    "analysis.render", "api", "explorer.report", "explorer.serve", "explorer.server",
+    "explorer.web", "metrics", "parts", "training.loop",
 )  # fmt: skip
 """Modules that import what the fixture replaces."""
 
