@@ -5,7 +5,7 @@ import torch
 
 from torchcaps.analysis.charts import Maps
 from torchcaps.analysis.plots import Arrays, Plot, register_plot
-from torchcaps.analysis.routing_maps import SHOWN_CLASSES, example_image
+from torchcaps.analysis.routing_maps import example_image, likeliest_classes
 from torchcaps.data import Dataset
 from torchcaps.models import Model
 from torchcaps.models.photos import PhotoModel
@@ -26,9 +26,7 @@ class FeatureErrors(Plot):
     def compute(self, model: Model, data: Dataset) -> Arrays:
         assert isinstance(model, PhotoModel)
         image = example_image(data)
-        logits = model.eval().encode(image[None]).logits
-        assert logits is not None
-        likeliest = logits[0].argsort(descending=True)[:SHOWN_CLASSES]
+        likeliest = likeliest_classes(model, image)
         errors = model.position_errors(image[None], likeliest[None])[0]
         return {
             "image": image.cpu().numpy(),

@@ -19,6 +19,14 @@ def example_image(data: Dataset) -> Tensor:
     return batch.images[len(batch) // 3]
 
 
+@torch.no_grad()
+def likeliest_classes(model: Model, image: Tensor) -> Tensor:
+    """Classes that plots of a single image show, the likeliest first. image [C,H,W] -> [K]"""
+    logits = model.eval().encode(image[None]).logits
+    assert logits is not None
+    return logits[0].argsort(descending=True)[:SHOWN_CLASSES]
+
+
 def received_by(output: Output) -> tuple[Tensor, Tensor]:
     """Coupling [I,J] of the last layer for the first image, and its map [J,H,W] (`routing_map`)."""
     if len(output.layers) < 2 or output.coupling is None:
