@@ -11,6 +11,8 @@ Rows compare batches of float images in [0,1]; all three are checked to give the
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,19 +31,24 @@ Row = Callable[..., None]
 
 
 def write_photographs(folder: Path, size: int, count: int) -> None:
-    """Noise on several scales: at JPEG quality 90 about the bytes of photographs."""
-    for n in range(count):
-        rng = np.random.default_rng(n)
-        coarse = rng.integers(0, 256, (7, 7, 3), dtype=np.uint8)
-        fine = rng.integers(0, 256, (size // 4, size // 4, 3), dtype=np.uint8)
-        layers = [
-            np.asarray(Image.fromarray(part).resize((size, size), Image.Resampling.BICUBIC), float)
-            for part in (coarse, fine)
-        ]
-        pixels = 0.8 * layers[0] + 0.2 * layers[1] + rng.normal(0, 4, (size, size, 3))
-        path = folder / f"class{n % 10}" / f"{n:06}.jpg"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(path, quality=90)
+    for label in range(10):
+        (folder / f"class{label}").mkdir(parents=True)
+    with ProcessPoolExecutor() as pool:
+        list(pool.map(partial(write_photograph, folder, size), range(count), chunksize=50))
+
+
+def write_photograph(folder: Path, size: int, number: int) -> None:
+    """Noise on several scales: at JPEG quality 90 about the bytes of a photograph."""
+    rng = np.random.default_rng(number)
+    coarse = rng.integers(0, 256, (7, 7, 3), dtype=np.uint8)
+    fine = rng.integers(0, 256, (size // 4, size // 4, 3), dtype=np.uint8)
+    layers = [
+        np.asarray(Image.fromarray(part).resize((size, size), Image.Resampling.BICUBIC), float)
+        for part in (coarse, fine)
+    ]
+    pixels = 0.8 * layers[0] + 0.2 * layers[1] + rng.normal(0, 4, (size, size, 3))
+    path = folder / f"class{number % 10}" / f"{number:06}.jpg"
+    Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(path, quality=90)
 
 
 class Folder(TorchDataset[tuple[Tensor, int]]):
