@@ -74,7 +74,7 @@ paper's prior, initialized from objects learned in this way. Rare objects: initi
 way, with a prior under which objects are rarely on."""
 ROTATED_LAST = {"rotate": "last", "align_corners": False}
 ROWS = {
-    "t0": Row("state", "generative", ("t0", "t0+A0"), fields={"state": "shared"}),
+    "t0": Row("state", "generative", ("t0", "t0+A0"), steps=150_000, fields={"state": "shared"}),
     "encoding per object, t0": Row("capsules", "generative", ("", "t0+A0")),
     "one object, t0": BEST._replace(
         name="one", features=("t0", "t0+A0"), fields={"frames": 1, "test_frames": 1}
