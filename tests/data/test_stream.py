@@ -43,13 +43,29 @@ def equal(one, two):
         assert (a is None and b is None) or torch.equal(a, b)
 
 
-@pytest.mark.parametrize("threads", [1, 2, 4])
-def test_batches_are_those_of_images_in_memory_in_any_order(threads, held, stored):
+@pytest.mark.parametrize("threads, huge", [(1, 1 << 25), (2, 1), (4, 1 << 25)])
+def test_batches_are_those_of_images_in_memory_in_any_order(
+    threads, huge, held, stored, monkeypatch
+):
+    monkeypatch.setattr(stream, "VALUES_OF_A_THREAD", 1)
+    monkeypatch.setattr(stream, "HUGE", huge)
     stored.train.images.store.use_threads(threads)
+    assert stored.train.images.store.threads == threads
     one, two = Loader(held, 12, **OPTIONS), Loader(stored, 12, **OPTIONS)
     last = one.steps_per_epoch - 1
     for step in (0, 1, 2, last, last + 1, last + 2, 1, 100, 3, 3):
         equal(one.batch(step), two.batch(step))
+
+
+def test_small_images_get_fewer_threads(stored):
+    store = stored.train.images.store
+    values = stored.train.images[0:1].shape.numel()
+    assert values < stream.VALUES_OF_A_THREAD
+    store.use_threads(16)
+    assert store.threads == 1
+    store.decoder.shape = (224, 224, 3)
+    store.use_threads(16)
+    assert store.threads == 16
 
 
 def test_two_ranks_share_the_batch_of_one(held, stored):

@@ -1,9 +1,11 @@
 """Images that do not fit in memory: read by number and decoded by threads, a few batches ahead."""
 
 import io
+import mmap
 import os
 from collections import OrderedDict
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from threading import Lock, local
@@ -20,6 +22,12 @@ from torchcaps.errors import TorchcapsError
 
 MAX_THREADS = 8
 """Decoding threads, if their number is not given."""
+VALUES_OF_A_THREAD = 6_000
+"""Pixel values of an image for each further thread: those of small images would mostly wait for
+Python's lock."""
+HUGE = 1 << 25
+"""Bytes from which memory is asked for in huge pages: glibc keeps smaller pieces for their next
+use, and returns larger ones to the system."""
 PENDING = 8
 """Decoded batches that wait for their use; older ones are dropped."""
 GROUP = 16
@@ -121,6 +129,19 @@ def default_threads(processes: int = 1) -> int:
     return max(1, min(MAX_THREADS, (cores or 1) // processes))
 
 
+def empty(*shape: int, dtype: torch.dtype) -> Tensor:
+    """Like torch.empty on the CPU; large tensors in huge pages where the system has them, since
+    the first use of new memory takes longer than decoding into it.
+    """
+    count = torch.Size(shape).numel()
+    if count * dtype.itemsize < HUGE or not hasattr(mmap, "MADV_HUGEPAGE"):
+        return torch.empty(shape, dtype=dtype)
+    memory = mmap.mmap(-1, count * dtype.itemsize, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with suppress(OSError):  # a kernel without huge pages
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(memory, dtype=dtype, count=count).view(shape)
+
+
 class _Batch:
     """Pixels that threads are decoding."""
 
@@ -138,13 +159,17 @@ class Store:
 
     def __init__(self, records: Records, decoder: Decoder, threads: int = 0):
         self.records, self.decoder = records, decoder
-        self.threads = threads or default_threads()
+        self.threads = self._useful(threads or default_threads())
         self._pool: ThreadPoolExecutor | None = None
         self._pending: OrderedDict[bytes, _Batch] = OrderedDict()
         self._lock, self._local = Lock(), local()
 
+    def _useful(self, threads: int) -> int:
+        return min(threads, 1 + int(np.prod(self.decoder.shape)) // VALUES_OF_A_THREAD)
+
     def use_threads(self, threads: int) -> None:
-        """Decode with so many threads from now on."""
+        """Decode with so many threads from now on; with fewer where images are small."""
+        threads = self._useful(threads)
         with self._lock:
             if threads != self.threads:
                 self.threads, self._pool = threads, None
@@ -170,7 +195,10 @@ class Store:
             self._pool = ThreadPoolExecutor(self.threads, "torchcaps-decode")
         direct = pinned or self.decoder.coding == "raw"
         shape = self.decoder.shape if direct else self.decoder.image_shape
-        pixels = torch.empty(len(rows), *shape, dtype=torch.uint8, pin_memory=pinned)
+        if pinned:
+            pixels = torch.empty(len(rows), *shape, dtype=torch.uint8, pin_memory=True)
+        else:
+            pixels = empty(len(rows), *shape, dtype=torch.uint8)
         out, numbers = pixels.numpy(), rows.tolist()
         share = min(GROUP, -(-len(rows) // self.threads) or 1)
         starts = range(0, len(rows), share)
@@ -250,10 +278,13 @@ class StoredImages:
         return pixels.to(self.device, non_blocking=True).contiguous()
 
     def float(self) -> Tensor:
-        return self.pixels().float()
+        pixels = self.pixels()
+        if self.is_cuda:
+            return pixels.float()
+        return empty(*pixels.shape, dtype=torch.float32).copy_(pixels)
 
     def __truediv__(self, number: int) -> Tensor:
-        return self.pixels() / number
+        return self.float().div_(number)
 
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("_") or not hasattr(Tensor, name):
