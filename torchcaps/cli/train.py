@@ -306,7 +306,8 @@ def show_record(run: Any, json: bool) -> None:
     record, recipe = run.record(), run.recipe()
     if recipe.record:
         append_record(record, RESULTS)
-    lines, known = with_intervals(record["results"]), run_reference(run)
+    lines = with_intervals(record["results"])
+    known = None if recipe.record else run_reference(run)  # tables have baselines of their own
     if json:
         more = {"reference": known.as_dict()} if known else {}
         return print_json({"folder": str(run.folder), **record, "results": lines, **more})
@@ -320,7 +321,7 @@ def show_record(run: Any, json: bool) -> None:
     if known:
         for line in known.lines():
             say(f"baseline on the same test images: {line}")
-        say(known.verdict("This model", run.accuracy or 0.0))
+        say(known.verdict("This model", run.accuracy))
     facts = f"{record['parameters']:,} parameters, {record['seconds']:.0f} s, run in"
     console.print(facts, str(run.folder))
     if recipe.record and (more := shown_beyond(recipe)):

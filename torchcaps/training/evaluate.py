@@ -184,12 +184,16 @@ def _own_data(trained: Trained, root: str | Path | None) -> Dataset | None:
 
 
 def run_reference(run: Run) -> Reference | None:
-    """Reference accuracies on the test split of a run's data; None if the data is not here."""
+    """Reference accuracies on the test split of a run's data; None if the data is not here, or if
+    the run has no accuracy of its own.
+    """
+    if run.accuracy is None:
+        return None
     try:
         data = run_data(run)
     except TorchcapsError:
         return None
-    return reference(data, data.test, data.classes, run.model if run.finished else None)
+    return reference(data, data.test, data.classes, run.model)
 
 
 def _all_new(trained: Trained, data: Dataset, name: str) -> bool:
