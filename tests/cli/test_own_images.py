@@ -387,7 +387,7 @@ def test_train_and_eval_state_what_to_compare_with(colors, tmp_path, capsys):
 def test_a_run_without_labels_is_compared_with_no_classifier(colors, tmp_path, capsys):
     folder, _ = colors
     words = ["train", "vae", "--data", f"folder:{folder},size=28,mode=L", "--steps", "2",
-             "--batch-size", "12", "--model.hidden", "8", "8", "--out", str(tmp_path / "run")]  # fmt: skip
-    assert main(words) == 0
+             "--batch-size", "12", "--model.hidden", "8", "8"]  # fmt: skip
+    assert main([*words, "--out", str(tmp_path / "run")]) == 0
     said = capsys.readouterr().out
     assert "baseline" not in said and "This model" not in said
