@@ -97,6 +97,16 @@ def test_smallnorb_novel_views_are_never_seen_in_training(tmp_path):
     assert torch.equal(seen.train.images, loaded.train.images)
 
 
+def test_smallnorb_gives_one_eye_of_each_pair(tmp_path):
+    files.smallnorb(tmp_path)
+    both, right = (data.load(f"smallnorb{end}", tmp_path) for end in ("", ",eye=1"))
+    assert right.image_shape == (1, 96, 96) and len(right.test) == len(both.test)
+    assert torch.equal(right.test.images, both.test.images[:, 1:])
+    for options in ("eye=2", "eye=0,crop=32"):
+        with pytest.raises(TorchcapsError, match="eye="):
+            data.load(f"smallnorb-azimuth,{options}", tmp_path)
+
+
 def test_smallnorb_validates_on_a_toy_that_training_lacks(tmp_path):
     files.smallnorb(tmp_path)
     loaded = data.load("smallnorb,crop=32,toy=0", tmp_path)

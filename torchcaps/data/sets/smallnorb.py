@@ -167,6 +167,23 @@ def _cropped(data: Dataset, crop: int, seed: int) -> Dataset:
     return replace(data, train=train, val=center_crop(val), test=center_crop(test), render=render)
 
 
+def _seen_by(data: Dataset, eye: int) -> Dataset:
+    """The images of one eye of each stereo pair [N,1,H,W]; eye: 0 or 1, or -1 for pairs."""
+    if eye == -1:
+        return data
+    if eye not in (0, 1):
+        raise TorchcapsError(f"{data.name}: eye={eye}: give 0 or 1, or -1 for stereo pairs.")
+    splits = (data.train, data.val, data.test)
+    train, val, test = (replace(s, images=s.images[:, eye : eye + 1]) for s in splits)
+    return replace(data, train=train, val=val, test=test)
+
+
+def _prepared(data: Dataset, crop: int, eye: int, seed: int) -> Dataset:
+    if crop and eye != -1:
+        raise TorchcapsError(f"{data.name}: crop= takes both eyes apart; give crop= or eye=.")
+    return _cropped(_seen_by(data, eye), crop, seed)
+
+
 def _without(split: Split, toy: int) -> tuple[Split, Split]:
     """Split off the images of one toy of each category. -> the others, this toy"""
     numbers = split.factors.get("instance", torch.empty(0))
@@ -178,10 +195,11 @@ def _without(split: Split, toy: int) -> tuple[Split, Split]:
 
 @register(
     "smallnorb",
-    "48,600 stereo pairs of toys, 96x96; crop=32: one eye, 32x32; toy=4: validate on it",
+    "48,600 stereo pairs of toys, 96x96; eye=0: one of each; crop=32: apart, 32x32; toy=4: "
+    "validate on it",
     SMALLNORB,
 )
-def smallnorb(root: Path, *, seed: int, crop: int = 0, toy: int = -1) -> Dataset:
+def smallnorb(root: Path, *, seed: int, crop: int = 0, eye: int = -1, toy: int = -1) -> Dataset:
     """toy: validate on this toy of each category and train on the others; on random images of the
     training toys most models make no errors."""
     train, test, note = _halves(root)
@@ -190,7 +208,7 @@ def smallnorb(root: Path, *, seed: int, crop: int = 0, toy: int = -1) -> Dataset
         kept, held = _without(train, toy)
         note += f"; validated on toy {toy} of each category, which training lacks"
         data = replace(data, train=kept, val=held, note=note)
-    return _cropped(data, crop, seed)
+    return _prepared(data, crop, eye, seed)
 
 
 def _novel(
@@ -222,15 +240,17 @@ def _novel(
 
 @register("smallnorb-azimuth", "smallNORB, tested on azimuths that training never saw", SMALLNORB)
 def smallnorb_azimuth(
-    root: Path, *, seed: int, crop: int = 0, toy: int = -1, seen: bool = False
+    root: Path, *, seed: int, crop: int = 0, eye: int = -1, toy: int = -1, seen: bool = False
 ) -> Dataset:
-    return _cropped(_novel(root, seed, toy, "azimuth", SEEN_AZIMUTHS, seen), crop, seed)
+    data = _novel(root, seed, toy, "azimuth", SEEN_AZIMUTHS, seen)
+    return _prepared(data, crop, eye, seed)
 
 
 @register(
     "smallnorb-elevation", "smallNORB, tested on elevations that training never saw", SMALLNORB
 )
 def smallnorb_elevation(
-    root: Path, *, seed: int, crop: int = 0, toy: int = -1, seen: bool = False
+    root: Path, *, seed: int, crop: int = 0, eye: int = -1, toy: int = -1, seen: bool = False
 ) -> Dataset:
-    return _cropped(_novel(root, seed, toy, "elevation", SEEN_ELEVATIONS, seen), crop, seed)
+    data = _novel(root, seed, toy, "elevation", SEEN_ELEVATIONS, seen)
+    return _prepared(data, crop, eye, seed)

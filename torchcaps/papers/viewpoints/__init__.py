@@ -1,3 +1,3 @@
 """Novel viewpoints of photographed objects: capsule heads beside heads without capsules."""
 
-from torchcaps.papers.viewpoints import fruits, ideas
+from torchcaps.papers.viewpoints import fruits, ideas, others

@@ -55,10 +55,36 @@ def _columns(table: str, options: str) -> dict[str, Column]:
     }
 
 
-def _metrics(columns: dict[str, Column]) -> tuple[str, ...]:
+def metrics_for(columns: dict[str, Column]) -> tuple[str, ...]:
     """The metrics that fill columns, each on its data."""
     asked = [(metric_of(c.metric), c.data[0]) for c in columns.values()]
     return tuple(f"{metric}:{data}" for metric, data in dict.fromkeys(asked))
+
+
+def head_name(row: str) -> str:
+    """A row's part of a recipe's name."""
+    return row.lower().replace("capsules, ", "capsules-")
+
+
+def head_recipe(
+    table: str, row: str, data: DataSpec, model: Any, metrics: tuple[str, ...]
+) -> Recipe:
+    """400 steps of 64 images, the last weights."""
+    return Recipe(
+        paper="viewpoints",
+        table=table,
+        row=row,
+        steps=400,
+        validate_every=400,
+        batch_size=64,
+        data=data,
+        model=model,
+        task=Classify(loss="cross_entropy"),
+        optimizer=OPTIMIZER,
+        schedule=ScheduleSpec(kind="one_cycle"),
+        choose="last",
+        metrics=metrics,
+    )
 
 
 for table, (title, options, training) in SETTINGS.items():
@@ -73,26 +99,14 @@ for table, (title, options, training) in SETTINGS.items():
         )
     )
     for row, (model, fields) in HEADS.items():
-        metrics = _metrics(columns)[1:]  # every run has its accuracy on its own data
+        metrics = metrics_for(columns)[1:]  # every run has its accuracy on its own data
         if table == "table1" and model == "capsule-head":
             metrics += (f"pose-angle:{_data('half', options)}",)
-        recipe = Recipe(
-            paper="viewpoints",
-            table=table,
-            row=row,
-            steps=400,
-            validate_every=400,
-            batch_size=64,
-            data=DataSpec(name=_data("half", options), **training),
-            model=model_config(model, weights="auto", **fields),
-            task=Classify(loss="cross_entropy"),
-            optimizer=OPTIMIZER,
-            schedule=ScheduleSpec(kind="one_cycle"),
-            choose="last",
-            metrics=metrics,
-        )
-        name = row.lower().replace("capsules, ", "capsules-")
-        add_recipe(f"viewpoints/{table}/{name}", f"{row} on fruits, {title}.", recipe)
+        spec = DataSpec(name=_data("half", options), **training)
+        config = model_config(model, weights="auto", **fields)
+        recipe = head_recipe(table, row, spec, config, metrics)
+        name = f"viewpoints/{table}/{head_name(row)}"
+        add_recipe(name, f"{row} on fruits, {title}.", recipe)
 
 ANGLE = _data("half", "")
 add_table(
