@@ -234,9 +234,10 @@ def test_the_recorded_results_hold_nothing_that_the_program_does_not_write(path)
             assert set(line) <= KNOWN | (ONCE if line["date"] < SINCE else set()), line["date"]
 
 
-def test_a_command_does_not_say_where_the_data_lie(monkeypatch):
+@pytest.mark.parametrize("program", ["/bin/torchcaps", "/lib/torchcaps/__main__.py"])
+def test_a_command_does_not_say_where_data_and_runs_lie(program, monkeypatch):
     words = ["train", "little/a", "--data.root", "/mine", "--seed", "3", "--data-root=/mine"]
-    monkeypatch.setattr("sys.argv", ["/bin/torchcaps", *words, "--record"])
+    monkeypatch.setattr("sys.argv", [program, *words, "--out", "/mine/run", "--record"])
     assert command_line() == "torchcaps train little/a --seed 3 --record"
 
 

@@ -56,11 +56,12 @@ def versions() -> dict[str, str]:
     return numbers
 
 
-PLACES = ("--data.root", "--data-root")
+PLACES = ("--data.root", "--data-root", "--out")
+"""Options that name a folder of one machine."""
 
 
 def without_places(words: list[str]) -> list[str]:
-    """The words of a command but for the folder of the data sets, which is a machine's own."""
+    """The words of a command but for folders that are a machine's own."""
     kept: list[str] = []
     skip = False
     for word in words:
@@ -73,7 +74,8 @@ def without_places(words: list[str]) -> list[str]:
 def command_line() -> str:
     """The command that a person would type to get this again."""
     script, words = Path(sys.argv[0]), without_places(sys.argv[1:])
-    if script.name == "torchcaps" or script.parts[-2:] == ("cli", "__main__.py"):
+    module = script.name == "__main__.py" and script.parent.name in ("torchcaps", "cli")
+    if script.name == "torchcaps" or module:
         return shlex.join(["torchcaps", *words])
     if script.suffix == ".py":
         near = script.resolve().is_relative_to(Path.cwd())
