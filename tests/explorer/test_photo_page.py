@@ -6,6 +6,7 @@ import base64
 import io
 import threading
 import time
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -13,6 +14,8 @@ from PIL import Image
 
 import torchcaps
 from tests.explorer.test_page import DESKTOP, PHONE, opened, wait_until
+from torchcaps.analysis.nearest import TrainingPoses
+from torchcaps.explorer.shelf import NEIGHBORS
 
 pytestmark = pytest.mark.slow
 NAMES = ("<img src=x onerror=alert(1)>", "English springer spaniel with a ball",
@@ -20,22 +23,18 @@ NAMES = ("<img src=x onerror=alert(1)>", "English springer spaniel with a ball",
          "French horn", "parachute", "cassette player")  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def named(tmp_path_factory):
-    """The address of a server with one model in color whose class names are awkward."""
+@contextmanager
+def served_alone(folder, blank=""):
+    """The address of a server with one saved model."""
     import socket
 
     from torchcaps.explorer.server import make_server
     from torchcaps.explorer.shelf import Shelf
 
-    torch.manual_seed(0)
-    model = torchcaps.create_model("capsnet-small", image_size=20, in_channels=3, channels=8)
-    model.class_names = NAMES
-    folder = tmp_path_factory.mktemp("saved") / "a-model-with-a-rather-long-name-of-its-own"
-    model.save_pretrained(folder)
     shelf = Shelf([folder], bundled=False)
-    about = shelf.about
-    shelf.about = lambda key: {**about(key), "blank": "The decoder learned nothing: an example."}
+    if blank:
+        about = shelf.about
+        shelf.about = lambda key: {**about(key), "blank": blank}
     sock = socket.socket(proto=socket.IPPROTO_TCP)
     sock.bind(("127.0.0.1", 0))
     port = sock.getsockname()[1]
@@ -48,6 +47,18 @@ def named(tmp_path_factory):
     server.should_exit = True
     thread.join(10)
     sock.close()
+
+
+@pytest.fixture(scope="module")
+def named(tmp_path_factory):
+    """The address of a server with one model in color whose class names are awkward."""
+    torch.manual_seed(0)
+    model = torchcaps.create_model("capsnet-small", image_size=20, in_channels=3, channels=8)
+    model.class_names = NAMES
+    folder = tmp_path_factory.mktemp("saved") / "a-model-with-a-rather-long-name-of-its-own"
+    model.save_pretrained(folder)
+    with served_alone(folder, "The decoder learned nothing: an example.") as address:
+        yield address
 
 
 ROOM = """Math.min(...[...document.querySelectorAll(".panel svg text")].map((text) => {
@@ -107,6 +118,39 @@ def test_maps_have_a_color_scale(served, browser):
             scale.wait_for()
             assert scale.locator("rect").count() == 16
             assert scale.locator("text").all_text_contents()[:2] == ["0", "received"]
+
+
+def test_nearest_training_images_are_those_of_the_library(served, browser):
+    data, model = torchcaps.data.load("digits"), torchcaps.load("capsnet-small.digits")
+    poses = TrainingPoses(model, data)
+    with opened(browser, served, "#v=1&a=capsnet-small.digits&i=3") as page:
+        panel = page.locator("[data-panel=nearest]")
+        panel.scroll_into_view_if_needed()
+        wait_until(page, lambda: panel.locator("figure").count() == NEIGHBORS, "drawn")
+        expected = poses.nearest(data.test.batch(slice(3, 4)).images, NEIGHBORS)
+        labels = poses.split.labels[expected.rows[0]].tolist()
+        names = [f"{c} {v:.3f}" for c, v in zip(labels, expected.similarity[0], strict=True)]
+        assert panel.locator("figcaption").all_text_contents() == names
+        assert f"“{expected.predicted.item()}”" in " ".join(
+            panel.locator("p.words").all_text_contents()
+        )
+
+
+def test_errors_of_features_by_class(browser, tmp_path):
+    torch.manual_seed(0)
+    model = torchcaps.create_model(
+        "capsule-head", image_size=64, num_classes=4, routing="uniform", reconstruction="features"
+    )
+    model.class_names = ("apple", "pear", "plum", "fig")
+    model.save_pretrained(tmp_path / "fruits")
+    with served_alone(tmp_path / "fruits") as address, opened(browser, address) as page:
+        panel = page.locator("[data-panel=errors]")
+        panel.scroll_into_view_if_needed()
+        wait_until(page, lambda: panel.locator("figure").count() > 1, "drawn")
+        captions = [text.split(": ") for text in panel.locator("figcaption").all_text_contents()]
+        assert {name for name, _ in captions} <= set(model.class_names)
+        assert all(float(error) > 0 for _, error in captions)
+        assert "squared error" in (panel.locator("svg.scale").first.text_content() or "")
 
 
 def test_the_difference_is_dark_in_the_dark(served, browser):
