@@ -1,7 +1,7 @@
 """Fused routing against the references, eager and compiled: forward and backward, one GPU, one run.
 
     python benchmarks/routing.py [OP …|scaling] [--dtype fp32|tf32|bf16] [--record]
-    python benchmarks/routing.py --plot docs/images/scaling.png
+    python benchmarks/routing.py --plot docs/images     draws scaling.png and routing.png
 
 Every row is checked against the float64 reference on a smaller batch first; a row that fails is not
 timed. Times are replays of a CUDA graph (no launch gaps, for anyone), or events where the graph
@@ -312,14 +312,52 @@ def draw_scaling(results: Path, to: Path) -> None:
     figure.savefig(to, dpi=130)
 
 
+IMPLEMENTATIONS = {
+    "torchcaps": (("fused", "fused, compiled"), "o", "#0072b2"),
+    "torch.compile, best form": (("compile", "compile, contracted"), "s", "#e69f00"),
+    "PyTorch, eager": (("eager",), "D", "#999999"),
+}
+"""Legend: values of `impl`, of which the fastest counts, marker and color."""
+
+
+def draw_rows(results: Path, to: Path) -> None:
+    """The figure of the README: time and memory of each row in tf32, from its newest lines."""
+    from torchcaps.analysis.matplotlib_figures import new_figure
+
+    newest: dict[tuple[str, str], dict[str, Any]] = {}
+    for line in map(json.loads, results.read_text().splitlines()):
+        if line.get("dtype") == "tf32" and "floor_fraction" in line:
+            newest[line["op"], line["impl"]] = line
+    names = [op.name for op in OPS.values() if (op.name, "eager") in newest]
+    figure = new_figure(8, 0.6 + 0.34 * len(names))
+    time, memory = figure.subplots(1, 2, sharey=True)
+    for label, (impls, marker, color) in IMPLEMENTATIONS.items():
+        found = [[newest[n, i] for i in impls if (n, i) in newest] for n in names]
+        best = [min(lines, key=lambda line: line["ms"]) for lines in found]
+        style: dict[str, Any] = {"marker": marker, "color": color, "ls": "", "label": label}
+        time.plot([line["ms"] for line in best], names, **style)
+        memory.plot([line["peak_mb"] for line in best], names, **style)
+    fused = [newest[n, "fused"] for n in names]
+    floor = [line["ms"] * line["floor_fraction"] for line in fused]
+    time.plot(floor, names, marker="|", color="black", ls="", ms=10, label="lower bound")
+    for axes, label in ((time, "milliseconds"), (memory, "megabytes")):
+        axes.set(xscale="log", xlabel=label)
+        axes.grid(alpha=0.3)
+    time.invert_yaxis()
+    handles = time.get_legend_handles_labels()
+    figure.legend(*handles, loc="outside upper center", ncols=4, frameon=False, fontsize=9)
+    figure.savefig(to, dpi=130)
+
+
 def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("ops", nargs="*", default=list(OPS), help=", ".join([*OPS, "scaling"]))
     parser.add_argument("--dtype", choices=list(PEAK), default="tf32")
-    parser.add_argument("--plot", type=Path, help="only draw the recorded scaling, as this file")
+    parser.add_argument("--plot", type=Path, help="only draw recorded lines, into this folder")
     options = parser.parse_args()
     if options.plot:
-        return draw_scaling(options.results, options.plot)
+        draw_scaling(options.results, options.plot / "scaling.png")
+        return draw_rows(options.results, options.plot / "routing.png")
     if unknown := [n for n in options.ops if n not in (*OPS, "scaling")]:
         raise SystemExit(f"{', '.join(unknown)}: not among {', '.join([*OPS, 'scaling'])}.")
     if not torch.cuda.is_available():
