@@ -28,6 +28,7 @@ from torchcaps.kernels import (  # noqa: E402
     routes,
     shares,
     smo,
+    tables,
     templates,
     votes,
 )
@@ -63,6 +64,10 @@ RECORDED = {
     ("backward", "dot", LARGE): ((34.0, 146), (31.4, 130)),
     ("backward", "uniform", LARGE): ((7.7, 0), (6.3, 0)),
     ("backward", "dot", PIXELS): ((63.5, 2), (63.7, 20)),
+    ("to_children", "tables", LARGE): ((14.9, 0), (17.3, 0)),
+    ("to_children", "tables", PIXELS): ((16.7, 0), (21.3, 0)),
+    ("to_queries", "tables", LARGE): ((3.8, 0), (2.8, 0)),
+    ("to_transforms", "tables", LARGE): ((6.5, 0), (6.8, 0)),
 }
 """Instructions in loops for an entry of a vote, and accesses to local memory, in tf32 and in bf16
 (Triton 3.6, sm_90). A tenth more fails, and so do four accesses more.
@@ -100,6 +105,11 @@ JOBS = [
     *((part, "positions", SHARED) for part in ("attend", "attend_backward")),
     *((part, "dot", wide) for part in ("gather", "backward") for wide in WIDE),
     *((part, "dot", PIXELS) for part in PARTS),
+    *(
+        (part, "tables", shape)
+        for part in ("to_children", "to_queries", "to_transforms")
+        for shape in (LARGE, PIXELS, WIDE[1])
+    ),
     *((p, "gauss", shape) for p in ("votes-forward", "votes-backward") for shape in (DEEP, TALL)),
     ("place", "templates", {"BP": 256}),
     ("place_backward", "templates", {"BP": 128, "BS": 16, "BLOCKS": 13}),
@@ -111,7 +121,7 @@ OTHERS = {
     "ranges": "*i32", "steps": "*i32", "alpha": "*fp64", "slope": "*fp64", "c": "fp32",
     "tolerance": "fp32",
 }  # fmt: skip
-HALF = ("poses", "weight", "shares", "scaled", "d_poses", "d_shares", "grad")
+HALF = ("poses", "weight", "shares", "scaled", "d_poses", "d_shares", "d_logits", "grad")
 
 
 def _options(part, score, shape, half):
@@ -130,6 +140,12 @@ def _options(part, score, shape, half):
     if score == "positions":
         query = torch.empty(1, shape.transforms, shape.parents, shape.in_dim)
         return getattr(positions, part), {**positions.options(part, poses, query), "CHUNK": 4}
+    if score == "tables":
+        poses = poses.to(torch.bfloat16 if half else torch.float32)
+        options = tables.options(part, shape, poses)
+        wanted = ("TO_POSES", "TO_SHARES", "TO_LOGITS")
+        more = dict.fromkeys(wanted, True) if part == "to_children" else {"CHUNK": 4}
+        return getattr(tables, part), options | more
     if score == "shares":
         weight = torch.empty(shape.transforms, shape.parents, shape.in_dim, shape.out_dim)
         options = shares.options(part, torch.empty(1, shape.children, shape.in_dim), weight)
@@ -242,7 +258,7 @@ def in_loops(sass):
 
 def compile_all(name):
     capability, limit = TARGETS[name]
-    for module in (attention, common, plans, positions, routes, shares, votes):
+    for module in (attention, common, plans, positions, routes, shares, tables, votes):
         if hasattr(module, "shared_memory"):
             module.shared_memory = lambda: limit
     both = "TORCHCAPS_ATTACK" in os.environ  # else each in one precision, by turns
@@ -270,6 +286,10 @@ def _too_large(part, score, shape):
 def measure(part, score, shape, half):
     """Instructions of a thread in loops, for each entry of a vote; accesses to local memory."""
     sass = _disassembled(_compile(part, score, shape, 90, half))
+    if score == "tables":
+        o = _options(part, score, shape, half)[1]
+        entries = o["BM"] * o["BC"] * o["BD"] * o.get("JB", 1)
+        return in_loops(sass) / (entries / (32 * o["num_warps"])), spills(sass)
     tile = plans.tile(shape, score, part)
     entries = tile.rows * tile.columns * (tile.parents if part == "gather" else 1)
     return in_loops(sass) / (entries / (32 * tile.warps)), spills(sass)

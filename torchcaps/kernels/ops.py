@@ -172,11 +172,14 @@ def step_backward(
                 shape, score, deterministic, sum_grads, lse, inputs, across, needs
             )
         else:
-            from torchcaps.kernels import attention
+            from torchcaps.kernels import attention, tables
 
-            grads = attention.backward(
-                shape, score, deterministic, sum_grads[:2], lse, inputs, needs
-            )
+            if tables.pays(shape, score, inputs):
+                grads = tables.backward(shape, sum_grads[1], lse, inputs, needs)
+            else:
+                grads = attention.backward(
+                    shape, score, deterministic, sum_grads[:2], lse, inputs, needs
+                )
     return [
         poses.new_empty(0, dtype=torch.float32)
         if t is None or g is None or not need
