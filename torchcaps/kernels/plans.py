@@ -53,8 +53,8 @@ def shared_bytes(rows: int, in_dim: int, columns: int, backward: bool) -> int:
     rows of a pose; columns: parents x pose entries of a program
     """
     lines, deep = 16 * pow2(rows), max(16, pow2(in_dim))
-    if backward:  # transforms in two orders, poses, and the votes' gradients
-        return 4 * (2 * deep * columns + lines * deep + 2 * lines * columns)
+    if backward:  # transforms and poses in two orders, and the votes' gradients
+        return 4 * (2 * deep * columns + 2 * lines * deep + 2 * lines * columns)
     return 4 * (deep * columns + lines * deep)
 
 
