@@ -1,13 +1,16 @@
 """Early stopping of trials by asynchronous successive halving (Li et al., ASHA, 2018).
 
-After 1, 3, 9, … validations a trial continues if its best value so far is among the best third of
+After 3, 6, 12, … validations a trial continues if its best value so far is among the best third of
 the trials that came this far. The driver reads the runs' metrics and puts a file `stop` into the
 folder of a trial that falls behind; the run ends with a checkpoint and can be resumed.
 """
 
 from collections.abc import Callable, Sequence
 
-FACTOR = 3
+FIRST = 3
+"""Validations before the first comparison: schedules warm up, which misleads earlier ones."""
+KEPT = 3
+"""One trial in so many continues."""
 Better = Callable[[float, float | None], bool]
 
 
@@ -20,7 +23,7 @@ class Halving:
 
     def behind(self, number: int, values: Sequence[float]) -> bool:
         """True if a trial with these validation values so far falls behind."""
-        rung, late = 1, False
+        rung, late = FIRST, False
         while rung <= len(values):
             others = self.rungs.setdefault(rung, {})
             if number not in others:
@@ -29,6 +32,6 @@ class Halving:
                     best = value if self.better(value, best) else best
                 others[number] = best
                 ahead = sum(self.better(other, best) and other != best for other in others.values())
-                late = late or ahead >= max(1, len(others) // FACTOR)
-            rung *= FACTOR
+                late = late or ahead >= max(1, len(others) // KEPT)
+            rung *= 2
         return late
