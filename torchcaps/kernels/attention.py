@@ -27,7 +27,10 @@ from torchcaps.kernels.common import (
     child_block,
     children,
     columns,
+    dot_score,
     left_order,
+    load_children,
+    load_rows,
     narrower,
     over_poses,
     pow2,
@@ -37,6 +40,7 @@ from torchcaps.kernels.common import (
     to_poses,
     total,
     transform,
+    two_terms,
 )
 from torchcaps.kernels.ops import Inputs, Needs
 from torchcaps.kernels.plans import sizes, tile
@@ -44,39 +48,6 @@ from torchcaps.kernels.plans import sizes, tile
 UNIFORM = tl.constexpr(0)
 DOT = tl.constexpr(1)
 LINEAR = tl.constexpr(2)
-
-
-@triton.jit
-def _load_children(
-    poses, m, p, base, lane, d, rows, C: tl.constexpr, H: tl.constexpr, W: tl.constexpr,
-    HO: tl.constexpr, WO: tl.constexpr, I: tl.constexpr, KS: tl.constexpr, STRIDE: tl.constexpr,
-    PAD: tl.constexpr, R: tl.constexpr, D: tl.constexpr, BC: tl.constexpr,
-):  # fmt: skip
-    """Poses of the children base + lane of rows m. -> [M,N]"""
-    at, inside = children(
-        m[:, None], base, lane[None, :], rows, C, H, W, HO, WO, I, KS, STRIDE, PAD, BC
-    )
-    mask = inside & (p < R)[:, None] & (d < D)[None, :]
-    at = at * (R * D) + (p * D)[:, None] + d[None, :]
-    return tl.load(poses + at, mask, other=0.0).to(tl.float32)
-
-
-@triton.jit
-def _load_rows(
-    rows, J: tl.constexpr, R: tl.constexpr, E: tl.constexpr, RP: tl.constexpr, BM: tl.constexpr,
-    BE: tl.constexpr,
-):  # fmt: skip
-    """Indices of a program's rows.
-
-    -> row and pose row of each line of a tile [BM]; rows [BM/RP,1,1]; pose entries [BE]; offsets
-    and mask of the first parent in a tensor [rows,J,R,E]
-    """
-    m = tl.program_id(0) * (BM // RP) + tl.arange(0, BM) // RP
-    p = tl.arange(0, BM) % RP
-    row3 = (tl.program_id(0) * (BM // RP) + tl.arange(0, BM // RP))[:, None, None]
-    e = tl.arange(0, BE)
-    at = m[:, None] * (J * R * E) + (p * E)[:, None] + e[None, :]
-    return m, p, row3, e, at, ((m < rows) & (p < R))[:, None] & (e < E)[None, :]
 
 
 @triton.jit
@@ -99,22 +70,6 @@ def _route_logit(
 
 
 @triton.jit
-def _terms(q, CAST: tl.constexpr):
-    """A query as two terms of the products' type; float32 is one term, and the second unused."""
-    high = q.to(CAST)
-    return high, (q - high.to(tl.float32)).to(CAST)
-
-
-@triton.jit
-def _score(high, low, wt, CAST: tl.constexpr, P: tl.constexpr):
-    """G = query W^T. With one 16-bit term its error would grow with the logits."""
-    g = tl.dot(high, wt, input_precision=P)
-    if CAST != tl.float32:
-        g = tl.dot(low, wt, g)
-    return g
-
-
-@triton.jit
 def stats(
     poses, weight, query, route_weight, route_bias, lse,
     rows, H: tl.constexpr, W: tl.constexpr, HO: tl.constexpr, WO: tl.constexpr,
@@ -126,12 +81,12 @@ def stats(
     P: tl.constexpr,
 ):  # fmt: skip
     """Logarithm to base 2 of every child's softmax denominator. Grid: row blocks, child blocks."""
-    m, p, row3, e, q_at, q_mask = _load_rows(rows, J, R, E, RP, BM, BE)
+    m, p, row3, e, q_at, q_mask = load_rows(rows, J, R, E, RP, BM, BE)
     lane, d = columns(tl.arange(0, BC * BD), BD, CL, DL)
     base = tl.program_id(1) * BC
     c = base + lane
     c3 = base + child_block(BC, CL)
-    x = _load_children(
+    x = load_children(
         poses, m, p, base, lane, d, rows, C, H, W, HO, WO, I, KS, STRIDE, PAD, R, D, BC
     )
     wn = transform(c, C, WI)
@@ -143,8 +98,8 @@ def stats(
         if SCORE == DOT:
             q = tl.load(query + q_at + j * (R * E), q_mask, other=0.0)
             wt = tl.load(weight + t_at + j * (D * E), t_mask, other=0.0).to(CAST)
-            high, low = _terms(q, CAST)
-            g = _score(high, low, wt, CAST, P)
+            high, low = two_terms(q, CAST)
+            g = dot_score(high, low, wt, CAST, P)
             logit = over_poses(x * g, BM, RP, BC, BD, CL, DL)
         else:
             g, logit = _route_logit(
@@ -170,7 +125,7 @@ def gather(
     JB: tl.constexpr, CHUNK: tl.constexpr, WEIGHTED: tl.constexpr, WITH_COUPLING: tl.constexpr,
 ):  # fmt: skip
     """Sums over children of one range. Grid: row blocks, parents / JB, ranges of CHUNK blocks."""
-    m, p, row3, e, q_at, q_mask = _load_rows(rows, J, R, E, RP, BM, BE)
+    m, p, row3, e, q_at, q_mask = load_rows(rows, J, R, E, RP, BM, BE)
     first, split = tl.program_id(1) * JB, tl.program_id(2)
     cn, d = columns(tl.arange(0, BC * BD), BD, CL, DL)
     cl, dk = columns(left_order(tl.arange(0, BC * BD), CAST), BD, CL, DL)
@@ -181,12 +136,12 @@ def gather(
         if SCORE == DOT:
             q_at_k = q_at + (first + k) * (R * E)
             q = tl.load(query + q_at_k, q_mask & (first + k < J), other=0.0)
-            qs = qs + (_terms(q, CAST),)
+            qs = qs + (two_terms(q, CAST),)
     for step in range(CHUNK):
         base = (split * CHUNK + step) * BC
         c = base + cn
         c3 = base + child_block(BC, CL)
-        x = _load_children(
+        x = load_children(
             poses, m, p, base, cn, d, rows, C, H, W, HO, WO, I, KS, STRIDE, PAD, R, D, BC
         )
         if SCORE != UNIFORM:
@@ -217,7 +172,7 @@ def gather(
                 wt = tl.load(
                     weight + t_at + (first + k) * (D * E), t_mask & (first + k < J), other=0.0
                 ).to(CAST)
-                g = _score(qs[k][0], qs[k][1], wt, CAST, P)
+                g = dot_score(qs[k][0], qs[k][1], wt, CAST, P)
                 share = tl.exp2(over_poses(x * g, BM, RP, BC, BD, CL, DL) * LOG2E - total)
             else:
                 g, logit = _route_logit(
@@ -271,12 +226,12 @@ def backward_kernel(
     children [rows,C,R,D]. `expected_grad` is sum_j share
     d(share): the gradient of the activation, and what the softmax backward subtracts.
     """
-    m, p, row3, e, q_at, q_mask = _load_rows(rows, J, R, E, RP, BM, BE)
+    m, p, row3, e, q_at, q_mask = load_rows(rows, J, R, E, RP, BM, BE)
     lane, d = columns(tl.arange(0, BC * BD), BD, CL, DL)
     base = tl.program_id(1) * BC
     c = base + lane
     c3 = base + child_block(BC, CL)
-    x = _load_children(
+    x = load_children(
         poses, m, p, base, lane, d, rows, C, H, W, HO, WO, I, KS, STRIDE, PAD, R, D, BC
     )
     t_at = (transform(c, C, WI) * (J * D * E) + d * E)[None, :] + e[:, None]
@@ -307,8 +262,8 @@ def backward_kernel(
                 d_share += tl.load(grad0 + row3 * J + j, row3 < rows, other=0.0)
             if SCORE == DOT:
                 q = tl.load(query + q_at + j * (R * E), q_mask, other=0.0)
-                high, low = _terms(q, CAST)
-                g = _score(high, low, wt, CAST, P)
+                high, low = two_terms(q, CAST)
+                g = dot_score(high, low, wt, CAST, P)
                 share = tl.exp2(over_poses(x * g, BM, RP, BC, BD, CL, DL) * LOG2E - total)
             elif SCORE == LINEAR:
                 g, logit = _route_logit(
@@ -347,8 +302,8 @@ def backward_kernel(
                 d_share += tl.load(grad0 + row3 * J + j, row3 < rows, other=0.0)
             if SCORE == DOT:
                 q = tl.load(query + q_at + j * (R * E), q_mask, other=0.0)
-                high, low = _terms(q, CAST)
-                g = _score(high, low, wt, CAST, P)
+                high, low = two_terms(q, CAST)
+                g = dot_score(high, low, wt, CAST, P)
                 share = tl.exp2(over_poses(x * g, BM, RP, BC, BD, CL, DL) * LOG2E - total)
             else:
                 g, logit = _route_logit(

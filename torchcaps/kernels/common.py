@@ -377,3 +377,52 @@ def stack(tiles, N: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr):
         odd = tl.join(tl.join(tiles[1], tiles[5]), tl.join(tiles[3], tiles[7]))
         joined = tl.join(even, odd)
     return tl.reshape(tl.permute(tl.reshape(joined, (BM, BN, N)), (2, 0, 1)), (N * BM, BN))
+
+
+@triton.jit
+def load_children(
+    poses, m, p, base, lane, d, rows, C: tl.constexpr, H: tl.constexpr, W: tl.constexpr,
+    HO: tl.constexpr, WO: tl.constexpr, I: tl.constexpr, KS: tl.constexpr, STRIDE: tl.constexpr,
+    PAD: tl.constexpr, R: tl.constexpr, D: tl.constexpr, BC: tl.constexpr,
+):  # fmt: skip
+    """Poses of the children base + lane of rows m. -> [M,N]"""
+    at, inside = children(
+        m[:, None], base, lane[None, :], rows, C, H, W, HO, WO, I, KS, STRIDE, PAD, BC
+    )
+    mask = inside & (p < R)[:, None] & (d < D)[None, :]
+    at = at * (R * D) + (p * D)[:, None] + d[None, :]
+    return tl.load(poses + at, mask, other=0.0).to(tl.float32)
+
+
+@triton.jit
+def load_rows(
+    rows, J: tl.constexpr, R: tl.constexpr, E: tl.constexpr, RP: tl.constexpr, BM: tl.constexpr,
+    BE: tl.constexpr,
+):  # fmt: skip
+    """Indices of a program's rows.
+
+    -> row and pose row of each line of a tile [BM]; rows [BM/RP,1,1]; pose entries [BE]; offsets
+    and mask of the first parent in a tensor [rows,J,R,E]
+    """
+    m = tl.program_id(0) * (BM // RP) + tl.arange(0, BM) // RP
+    p = tl.arange(0, BM) % RP
+    row3 = (tl.program_id(0) * (BM // RP) + tl.arange(0, BM // RP))[:, None, None]
+    e = tl.arange(0, BE)
+    at = m[:, None] * (J * R * E) + (p * E)[:, None] + e[None, :]
+    return m, p, row3, e, at, ((m < rows) & (p < R))[:, None] & (e < E)[None, :]
+
+
+@triton.jit
+def two_terms(q, CAST: tl.constexpr):
+    """A query as two terms of the products' type; float32 is one term, and the second unused."""
+    high = q.to(CAST)
+    return high, (q - high.to(tl.float32)).to(CAST)
+
+
+@triton.jit
+def dot_score(high, low, wt, CAST: tl.constexpr, P: tl.constexpr):
+    """G = query W^T. With one 16-bit term its error would grow with the logits."""
+    g = tl.dot(high, wt, input_precision=P)
+    if CAST != tl.float32:
+        g = tl.dot(low, wt, g)
+    return g

@@ -19,7 +19,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from torchcaps.kernels.attention import _load_children, _load_rows, _score, _terms
 from torchcaps.kernels.common import (
     LOG2E,
     Shape,
@@ -30,7 +29,10 @@ from torchcaps.kernels.common import (
     child_block,
     children,
     columns,
+    dot_score,
     left_order,
+    load_children,
+    load_rows,
     narrower,
     over_poses,
     pow2,
@@ -40,6 +42,7 @@ from torchcaps.kernels.common import (
     to_poses,
     total,
     transform,
+    two_terms,
 )
 from torchcaps.kernels.ops import Inputs, Needs
 
@@ -63,12 +66,12 @@ def to_children(
     """Gradients of the children of each window [rows,C,D], and the tables. Grid: row blocks, child
     blocks.
     """
-    m, p, row3, e, q_at, q_mask = _load_rows(rows, J, 1, E, 1, BM, BE)
+    m, p, row3, e, q_at, q_mask = load_rows(rows, J, 1, E, 1, BM, BE)
     lane, d = columns(tl.arange(0, BC * BD), BD, CL, DL)
     base = tl.program_id(1) * BC
     c = base + lane
     c3 = base + child_block(BC, CL)
-    x = _load_children(
+    x = load_children(
         poses, m, p, base, lane, d, rows, C, H, W, HO, WO, I, KS, STRIDE, PAD, 1, D, BC
     )
     t_at = (transform(c, C, WI) * (J * D * E) + d * E)[None, :] + e[:, None]
@@ -81,8 +84,8 @@ def to_children(
         wt = tl.load(weight + t_at + j * (D * E), t_mask, other=0.0).to(CAST)
         s = tl.load(grad1 + q_at + j * E, q_mask, other=0.0).to(CAST)
         d_share = over_poses(x * tl.dot(s, wt, input_precision=P), BM, 1, BC, BD, CL, DL)
-        high, low = _terms(tl.load(query + q_at + j * E, q_mask, other=0.0), CAST)
-        logit = over_poses(x * _score(high, low, wt, CAST, P), BM, 1, BC, BD, CL, DL)
+        high, low = two_terms(tl.load(query + q_at + j * E, q_mask, other=0.0), CAST)
+        logit = over_poses(x * dot_score(high, low, wt, CAST, P), BM, 1, BC, BD, CL, DL)
         share = tl.exp2(logit * LOG2E - denominator)
         mean += share * d_share
         whole += share
@@ -93,8 +96,8 @@ def to_children(
         wt = tl.load(weight + t_at + j * (D * E), t_mask, other=0.0).to(CAST)
         s = tl.load(grad1 + q_at + j * E, q_mask, other=0.0).to(CAST)
         h = tl.dot(s, wt, input_precision=P)
-        high, low = _terms(tl.load(query + q_at + j * E, q_mask, other=0.0), CAST)
-        g = _score(high, low, wt, CAST, P)
+        high, low = two_terms(tl.load(query + q_at + j * E, q_mask, other=0.0), CAST)
+        g = dot_score(high, low, wt, CAST, P)
         share = tl.exp2(over_poses(x * g, BM, 1, BC, BD, CL, DL) * LOG2E - denominator)
         d_logit = share * (over_poses(x * h, BM, 1, BC, BD, CL, DL) - mean)
         at = (c3.to(tl.int64) + j * C) * rows + row3
@@ -122,7 +125,7 @@ def to_queries(
     JB: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
     """Gradients of the queries. Grid: row blocks, parents / JB, ranges of children."""
-    m, p, row3, e, q_at, q_mask = _load_rows(rows, J, 1, E, 1, BM, BE)
+    m, p, row3, e, q_at, q_mask = load_rows(rows, J, 1, E, 1, BM, BE)
     first, part = tl.program_id(1) * JB, tl.program_id(2)
     cn, d = columns(tl.arange(0, BC * BD), BD, CL, DL)
     cl, dk = columns(left_order(tl.arange(0, BC * BD), CAST), BD, CL, DL)
@@ -131,7 +134,7 @@ def to_queries(
         totals = totals + (tl.zeros((BM, BE), tl.float32),)
     for step in range(CHUNK):
         base = (part * CHUNK + step) * BC
-        x = _load_children(
+        x = load_children(
             poses, m, p, base, cn, d, rows, C, H, W, HO, WO, I, KS, STRIDE, PAD, 1, D, BC
         )
         c3, ck = base + child_block(BC, CL), base + cl
